@@ -31,7 +31,7 @@ MEANINGS = {
     "survives": "acknowledged records survive",
     "groups_span_nodes": "named subscriptions span nodes",
     "exactly_once_sink": "exactly-once sink (not offered yet)",
-    "forwards_publishes": "a publish may go to any node, which passes it on",
+    "publishes": "a publish may be sent to",
     "topics": "topics are",
     "exclusive_ownership": "exclusive ownership of a topic by its strongest publisher",
 }

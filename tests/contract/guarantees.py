@@ -6,12 +6,12 @@ an enum that fabric has. So a fabric with a new value gets the tests of every pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
-from rostra.fabric.api import AcksAll, Delivers, Guarantees, Order, SplitBehaviour, Survives, TopicScope
+from rostra.fabric.api import AcksAll, Delivers, Guarantees, Order, PublishPath, SplitBehaviour, Survives, TopicScope
 from rostra.fabric.registry import FABRICS, FabricKind
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -61,8 +61,15 @@ GOES_ON_ALONE = Predicate("whoever is left goes on", "survives", (Survives.ANY,)
 GROUPS_SPAN_NODES = Predicate("groups span nodes", "groups_span_nodes", (True,))
 GROUPS_ARE_LOCAL = Predicate("groups are local to a node", "groups_span_nodes", (False,), SEVERAL)
 
-TAKES_PUBLISHES_ANYWHERE = Predicate("any node takes a publish", "forwards_publishes", (True,), SEVERAL)
-REDIRECTS_PUBLISHES = Predicate("the owner alone takes a publish", "forwards_publishes", (False,))
+ORDERS_PUBLISHES_HERE = Predicate("the node that gets a publish orders it", "publishes", (PublishPath.HERE,), SEVERAL)
+PASSES_PUBLISHES_ON = Predicate(
+    "any node passes a publish on to the owner",
+    "publishes",
+    (PublishPath.PASSED_ONCE, PublishPath.PASSED_ALONG),
+    SEVERAL,
+)
+NAMES_THE_OWNER = Predicate("who passes a publish on names the owner", "publishes", (PublishPath.PASSED_ONCE,), SEVERAL)
+REDIRECTS_PUBLISHES = Predicate("the owner alone takes a publish", "publishes", (PublishPath.OWNER,))
 
 ONE_SET_OF_TOPICS = Predicate("one set of topics", "topics", (TopicScope.ONE,))
 TOPICS_OF_EACH_NODE = Predicate("each node has its own topics", "topics", (TopicScope.EACH,))
@@ -76,16 +83,20 @@ class Selection(msgspec.Struct, frozen=True):
 
     predicates: tuple[Predicate, ...] = ()
     sizes: tuple[int, ...] = EVERY_SIZE
+    also: tuple[FabricKind, ...] = ()
+    """Fabrics of the tests that it runs for besides those of the registry."""
 
     def reason_against(self, row: Guarantees) -> str:
         """Why the test does not run for a fabric with this row; empty if it does."""
         return "; ".join(f"not: {one.words}" for one in self.predicates if not one.holds(row))
 
-    def fabrics(self, kinds: Iterable[FabricKind] = tuple(FABRICS.values())) -> list[FabricKind]:
-        return [kind for kind in kinds if not self.reason_against(kind.guarantees)]
+    def fabrics(self) -> list[FabricKind]:
+        return [kind for kind in (*FABRICS.values(), *self.also) if not self.reason_against(kind.guarantees)]
 
 
-def proves(*predicates: Predicate, sizes: tuple[int, ...] = EVERY_SIZE) -> Callable[[Test], Test]:
+def proves(
+    *predicates: Predicate, sizes: tuple[int, ...] = EVERY_SIZE, also: tuple[FabricKind, ...] = ()
+) -> Callable[[Test], Test]:
     """Marks a test with the predicates it proves, and the sizes of clusters if its scenario needs certain ones.
 
     >>> @proves(REFUSES_IN_A_SPLIT)  # doctest: +SKIP
@@ -93,7 +104,7 @@ def proves(*predicates: Predicate, sizes: tuple[int, ...] = EVERY_SIZE) -> Calla
     """
     possible = tuple(size for size in sizes if all(size in one.sizes for one in predicates))
     assert possible, "no size is left"
-    selection = Selection(predicates, possible)
+    selection = Selection(predicates, possible, also)
 
     def mark(test: Test) -> Test:
         test.selection = selection  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rostra.fabric.api import AcksAll, Delivers, Guarantees, Order, SplitBehaviour, Survives, TopicScope
+from rostra.fabric.api import AcksAll, Delivers, Guarantees, Order, PublishPath, SplitBehaviour, Survives, TopicScope
 
 HASHRING = Guarantees(
     fabric="hashring",
@@ -13,7 +13,7 @@ HASHRING = Guarantees(
     survives=Survives.MEMBERS,
     groups_span_nodes=True,
     exactly_once_sink=True,
-    forwards_publishes=True,
+    publishes=PublishPath.PASSED_ONCE,
     topics=TopicScope.ONE,
     exclusive_ownership=True,
 )
@@ -26,7 +26,7 @@ ZOOKEEPER = Guarantees(
     survives=Survives.COORDINATED,
     groups_span_nodes=True,
     exactly_once_sink=True,
-    forwards_publishes=False,
+    publishes=PublishPath.OWNER,
     topics=TopicScope.ONE,
     exclusive_ownership=True,
 )
@@ -39,7 +39,7 @@ SCRIBE = Guarantees(
     survives=Survives.GROUP,
     groups_span_nodes=True,
     exactly_once_sink=True,
-    forwards_publishes=True,
+    publishes=PublishPath.PASSED_ALONG,
     topics=TopicScope.ONE,
     exclusive_ownership=True,
 )

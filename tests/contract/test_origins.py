@@ -17,9 +17,9 @@ from tests.contract.guarantees import (
     MERGES_AFTER_A_SPLIT,
     NAMES_THE_VIEW,
     ORDERS_ORIGINS,
+    ORDERS_PUBLISHES_HERE,
     OWNERSHIP_IS_SHARED,
     SEVERAL,
-    TAKES_PUBLISHES_ANYWHERE,
     TOPICS_OF_EACH_NODE,
     proves,
 )
@@ -76,7 +76,7 @@ def test_a_late_subscriber_gets_all_records_at_any_node(cluster: Cluster) -> Non
         assert_each_once(cluster, [cluster.subscribe(name, at=node)], wanted)
 
 
-@proves(TAKES_PUBLISHES_ANYWHERE, TOPICS_OF_EACH_NODE)
+@proves(ORDERS_PUBLISHES_HERE)
 @pytest.mark.requirement("FL-2:topics")
 def test_every_node_takes_records_under_its_own_id_of_the_topic(cluster: Cluster) -> None:
     cluster.create_topic("t")

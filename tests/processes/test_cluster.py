@@ -217,7 +217,7 @@ def test_a_paused_owner_is_replaced_and_its_log_does_not_diverge_when_resumed(th
     leading: list[EmbeddedNode] = []
 
     def replaced() -> bool:
-        leading[:] = [node for node in others if node.metrics().value("rostra_group_role", topic="t", role="leader")]
+        leading[:] = [node for node in others if node.metrics().value("rostra_partition_owner", topic="t")]
         return bool(leading)
 
     three.wait_until(replaced, "another owner")

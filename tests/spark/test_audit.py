@@ -6,7 +6,7 @@ from collections import defaultdict
 from io import StringIO
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,7 +39,7 @@ class Story:
         self.duplicated: dict[str, int] = defaultdict(int)
         self.out_of_order: dict[str, int] = defaultdict(int)
 
-    def note(self, event: TraceEvent, who: int, topic: str, partition: int = 0, **further: int) -> None:
+    def note(self, event: TraceEvent, who: int, topic: str, partition: int = 0, **further: Any) -> None:
         self.now_us += self.random.randrange(1, 50)
         self.rows.append(TraceRow(len(self.rows), event.value, self.now_us, who, topic, partition, **further))
 

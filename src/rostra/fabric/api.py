@@ -11,7 +11,17 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from rostra.errors import RostraError
-from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, SplitBehaviour, Survives, TopicScope
+from rostra.fabric.guarantees import (
+    AcksAll,
+    Delivers,
+    Guarantees,
+    Order,
+    PublishPath,
+    SplitBehaviour,
+    Survives,
+    TopicScope,
+)
+from rostra.fabric.status import ClusterStatus
 from rostra.fabric.values import EpochStart, Now, Recovered, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -24,6 +34,7 @@ __all__ = [
     "Guarantees",
     "Now",
     "Order",
+    "PublishPath",
     "Recovered",
     "SplitBehaviour",
     "Survives",
@@ -174,6 +185,9 @@ class Confirm(Value, frozen=True):
 class Forward(Value, frozen=True):
     """Forwards this publish to the partition's owner. Answered later by `Forwarded` or `Refused`.
 
+    Batches of a producer keep their order: what cannot be forwarded any more is refused, never sent by another path
+    while an earlier batch may still arrive. `again` says that the batch may have been stored before.
+
     Where every node is an owner, the batch is of a producer that migrated here from another node, its `moves`th move,
     and the answer is `ProducerAdmitted`.
     """
@@ -183,6 +197,7 @@ class Forward(Value, frozen=True):
     batch: bytearray
     acks: Acks
     moves: int = 0
+    again: bool = False
 
 
 class AwaitCoverage(Value, frozen=True):
@@ -399,6 +414,7 @@ class ForwardReceived(Value, frozen=True):
     partition: Partition
     batch: bytearray
     acks: Acks
+    again: bool = False
 
 
 class ProducerAdmitted(Value, frozen=True):
@@ -598,3 +614,11 @@ class Fabric(Protocol):
     guarantees: Guarantees
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]: ...
+
+    def status(self) -> ClusterStatus | None:
+        """Its members and partitions as this node knows them; None before it knows any."""
+        return None
+
+    def problem(self) -> str:
+        """Why the node cannot serve with its cluster at the moment; empty if it can."""
+        return ""

@@ -46,6 +46,15 @@ class Survives(StrEnum):
     ANY = "any at once: whoever is left goes on; all, by restarting"
 
 
+class PublishPath(StrEnum):
+    """Where a client may send a publish, and how it gets from there to the node that orders it."""
+
+    OWNER = "the owner; another node names it"
+    PASSED_ONCE = "any node, which passes it on to the owner and names it"
+    PASSED_ALONG = "any node, which passes it on to the owner"
+    HERE = "any node, which orders it"
+
+
 class TopicScope(StrEnum):
     """Whether creating or deleting a topic affects all nodes or one."""
 
@@ -64,8 +73,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     survives: Survives
     groups_span_nodes: bool
     exactly_once_sink: bool
-    forwards_publishes: bool = False
-    """Whether any node accepts a publish and forwards it to the owner; otherwise it redirects the client."""
+    publishes: PublishPath = PublishPath.OWNER
     topics: TopicScope = TopicScope.ONE
     exclusive_ownership: bool = True
     """Whether a topic can deliver its strongest publisher only, which needs one node that knows all publishers."""

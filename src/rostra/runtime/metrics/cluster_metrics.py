@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from rostra.fabric.api import METADATA, Fabric
-from rostra.fabric.registry import FabricKind
 from rostra.model.ids import text
 
 PLACE = ["topic", "partition"]
 
 
-def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
-    status = kind.status(fabric)
+def cluster_metrics(fabric: Fabric) -> Iterator[Metric]:
+    status = fabric.status()
     if status is None:
         return
     up = GaugeMetricFamily(
@@ -30,6 +29,7 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
     yield up
     yield votes
     role = GaugeMetricFamily("rostra_group_role", "1 for the role of this node", labels=[*PLACE, "role"])
+    owned = GaugeMetricFamily("rostra_partition_owner", "1 if this node orders the partition", labels=PLACE)
     term = GaugeMetricFamily("rostra_group_term", "Term of the group", labels=PLACE)
     commit = GaugeMetricFamily("rostra_group_commit_offset", "Commit offset", labels=PLACE)
     end = GaugeMetricFamily("rostra_group_end_offset", "End of the log here", labels=PLACE)
@@ -44,6 +44,7 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
     for group in status.groups:
         place = [group.topic or METADATA, str(group.partition.index)]
         role.add_metric([*place, group.role], 1)
+        owned.add_metric(place, int(group.owner))
         term.add_metric(place, group.term)
         commit.add_metric(place, group.commit)
         end.add_metric(place, group.end)
@@ -51,4 +52,4 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
         for follower in group.followers:
             match.add_metric([*place, text(follower.node)], follower.match)
             lag.add_metric([*place, text(follower.node)], max(group.end - follower.match, 0))
-    yield from (role, term, commit, end, synced, match, lag)
+    yield from (role, owned, term, commit, end, synced, match, lag)

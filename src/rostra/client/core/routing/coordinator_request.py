@@ -126,6 +126,11 @@ class CoordinatorRequest:
         if not route.stale:
             self.resume(now_us)
 
+    @property
+    def needs_owner(self) -> bool:
+        """The coordinator is named by its own address."""
+        return False
+
     def resume(self, now_us: int) -> None:
         if self._sent is None and self.link.up:
             self._sent = self.link, self.link.send_request(Rpc(self._replied, self._refused), self._build)
