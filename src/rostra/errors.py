@@ -285,39 +285,39 @@ class PartitionDamaged(PartitionError):
 
 
 class ClusterError(RostraError):
-    """About the members of a cluster and what they hold."""
+    """About the members of a cluster and what they hold. `node` is its name, or the id of an unknown one."""
 
 
 @dataclass(eq=False)
 class UnknownMember(ClusterError):
-    node: int
-    fact = "the cluster has no member {node:016x}"
+    node: str
+    fact = "the cluster has no member {node}"
     remedy = "`rostra cluster members` lists them"
 
 
 @dataclass(eq=False)
 class MemberRemoved(ClusterError):
-    node: int
+    node: str
     retryable = True
-    fact = "node {node:016x} was removed from its cluster"
+    fact = "node {node} was removed from its cluster"
     remedy = "ask another member; to join anew, start it with an empty data directory"
 
 
 @dataclass(eq=False)
 class QuorumAtRisk(ClusterError):
-    node: int
+    node: str
     alive: int
     needed: int
-    fact = "without node {node:016x} only {alive} voters would be alive, and a majority needs {needed}"
+    fact = "without node {node} only {alive} voters would be alive, and a majority needs {needed}"
     remedy = "restart the members that are down, or remove those first, or add members"
 
 
 @dataclass(eq=False)
 class ReplicasUnavailable(ClusterError):
-    node: int
+    node: str
     topic: str
     partition: int
-    fact = "too few replicas of {topic}/{partition} are alive to do without the one on node {node:016x}"
+    fact = "too few replicas of {topic}/{partition} are alive to do without the one on node {node}"
     remedy = "restart the members that hold the others, or delete the topic"
 
 
@@ -331,19 +331,19 @@ class UnsupportedByFabric(ClusterError):
 
 @dataclass(eq=False)
 class NotAReplica(ClusterError):
-    node: int
+    node: str
     topic: str
     partition: int
-    fact = "node {node:016x} has no complete replica of {topic}/{partition}"
+    fact = "node {node} has no complete replica of {topic}/{partition}"
     remedy = "choose a node that has one: `rostra cluster status` shows them"
 
 
 @dataclass(eq=False)
 class TransferTimedOut(ClusterError):
-    node: int
+    node: str
     topic: str
     partition: int
-    fact = "node {node:016x} did not take over {topic}/{partition} in time"
+    fact = "node {node} did not take over {topic}/{partition} in time"
     remedy = "check with `rostra cluster status` that it is alive and caught up, then try again"
 
 
@@ -576,32 +576,32 @@ class LakeDamaged(LakeError):
 
 
 class AddressError(RostraError):
-    """A node cannot listen at an address."""
+    """A node cannot listen at an address. `argument` is the setting that has it: listen, peer_listen or metrics."""
 
 
 @dataclass(eq=False)
 class AddressInUse(AddressError):
     address: str
-    option: str
+    argument: str
     suggestion: str
     fact = "{address} is in use"
-    remedy = "try {option} {suggestion}"
+    remedy = "try {argument}={suggestion!r}"
 
 
 @dataclass(eq=False)
 class AddressNotLocal(AddressError):
     address: str
-    option: str
+    argument: str
     fact = "this machine has no address {address}"
-    remedy = "try {option} 127.0.0.1:7400, or 0.0.0.0:7400 for all of its addresses"
+    remedy = "try {argument}='127.0.0.1:7400', or '0.0.0.0:7400' for all of its addresses"
 
 
 @dataclass(eq=False)
 class PortNotPermitted(AddressError):
     port: int
-    option: str
+    argument: str
     fact = "port {port} needs root"
-    remedy = "choose a port from 1024 on with {option}"
+    remedy = "choose a port from 1024 on for {argument}"
 
 
 @dataclass(eq=False)
@@ -637,7 +637,8 @@ class LinkLost(LinkError):
 class TimedOut(LinkError):
     what: str
     waited_ms: int
-    fact = "no answer to {what} within {waited_ms} ms"
+    reason: str
+    fact = "no answer to {what} within {waited_ms} ms ({reason})"
     remedy = "try again, or raise the timeout"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import RostraError
+from rostra.errors import RostraError, TimedOut
 from tests.contract.clients import Producer, Subscription
 from tests.contract.facade import SHORT_TIMEOUT_MS, Cluster
 from tests.contract.guarantees import (
@@ -50,6 +50,21 @@ def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cl
     assert_exactly_once(cluster, producer, subscription)
     cluster.restart(owner)
     cluster.await_equal_copies("t", count=3)
+
+
+@proves(REFUSES_IN_A_SPLIT)
+def test_a_refusal_without_a_majority_names_the_members_that_are_down(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    left, *gone = cluster.running
+    cluster.crash(*gone)
+    for _ in range(2):
+        # The first call may be answered by what the node still believes.
+        with pytest.raises(TimedOut) as failed:
+            cluster.topics(at=left, timeout_ms=3 * SHORT_TIMEOUT_MS)
+    down = f"{len(gone)} of {cluster.count} members are down"
+    assert down in failed.value.reason and "no majority" in failed.value.reason
+    cluster.restart(*gone)
+    assert "t" in cluster.topics(at=left)
 
 
 @proves(SURVIVES_A_MINORITY, ORDERS_PARTITIONS)

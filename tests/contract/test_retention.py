@@ -12,6 +12,7 @@ from tests.contract.facade import Cluster, NodeReply
 from tests.contract.guarantees import ONE_SET_OF_TOPICS, ORDERS_PARTITIONS, proves
 
 PRODUCER = 99
+HOUR_MS = 3_600_000
 
 
 def first_of(cluster: Cluster, topic: str) -> int:
@@ -79,6 +80,22 @@ def test_altered_settings_are_visible_at_all_nodes_and_apply_to_stored_records(c
     assert [cluster.settings("t", at=node) for node in nodes] == [altered.settings] * len(nodes)
     cluster.run_until(lambda: first_of(cluster, "t") > 0, "retention to begin")
     cluster.publish("t", b"last", at=nodes[0], partition=0)
+
+
+@proves(ORDERS_PARTITIONS)
+@pytest.mark.requirement("CM-3:retention-age")
+def test_records_that_are_too_old_go_also_from_a_segment_that_is_not_full(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    node = cluster.running[0]
+    (fresh,) = cluster.publish("t", b"fresh", at=node)
+    cluster.alter_topic("t", at=node, retention_ms=1)
+    cluster.run_until(lambda: first_of(cluster, "t") > fresh.offset, "the active segment to be closed and deleted")
+    cluster.alter_topic("t", at=node, retention_ms=HOUR_MS)
+    old = [cluster.publish("t", b"old", at=node, timestamp_us=1)[0] for _ in range(3)]
+    # The checkpoint at the beginning of their segment, and other control batches, are younger than the limit.
+    cluster.run_until(lambda: first_of(cluster, "t") > old[-1].offset, "old records of a young segment to go")
+    (kept,) = cluster.publish("t", b"kept", at=node)
+    assert [(one.offset, one.value) for one in cluster.read_from("t", at=node)] == [(kept.offset, b"kept")]
 
 
 @proves(ORDERS_PARTITIONS)

@@ -11,7 +11,9 @@ import pytest
 
 from rostra import blocking
 from rostra.errors import NotAcknowledged
+from rostra.fabric.registry import FABRICS
 from rostra.testing.process import ProcessNode
+from tests.processes.client_kinds import CLIENT_KINDS, connected
 from tests.processes.command_line import CommandLine, wait_until
 from tests.processes.test_operator import get
 
@@ -47,10 +49,11 @@ def fill(place: Path) -> None:
                 pass
 
 
+@pytest.mark.parametrize("fabric", sorted(FABRICS))
 def test_a_full_node_says_so_starts_again_serves_reads_and_lets_retention_be_shortened(
-    small: Path, tmp_path: Path
+    fabric: str, small: Path, tmp_path: Path
 ) -> None:
-    node = ProcessNode(small, metrics="127.0.0.1:0")
+    node = ProcessNode(small, metrics="127.0.0.1:0", arguments=("--fabric", fabric))
     # Its log is not to be lost with the space.
     node.log_file = tmp_path / "node.log"
     stored = 0
@@ -84,8 +87,9 @@ def test_a_full_node_says_so_starts_again_serves_reads_and_lets_retention_be_sho
         node.sigkill()
 
 
-def test_a_publish_to_a_full_node_tells_what_it_waits_for(small: Path, tmp_path: Path) -> None:
-    node = ProcessNode(small)
+@pytest.mark.parametrize("fabric", sorted(FABRICS))
+def test_a_publish_to_a_full_node_tells_what_it_waits_for(fabric: str, small: Path, tmp_path: Path) -> None:
+    node = ProcessNode(small, arguments=("--fabric", fabric))
     node.log_file = tmp_path / "node.log"
     try:
         node.start()
@@ -101,5 +105,31 @@ def test_a_publish_to_a_full_node_tells_what_it_waits_for(small: Path, tmp_path:
             told = next((note for note in notes if full in note), b"")
             running.kill()
         assert told.startswith(b"note: "), told
+    finally:
+        node.sigkill()
+
+
+@pytest.mark.parametrize("kind", CLIENT_KINDS)
+def test_records_do_not_use_the_space_that_is_kept_for_changes_of_settings(
+    kind: str, small: Path, tmp_path: Path
+) -> None:
+    node = ProcessNode(small, metrics="127.0.0.1:0")
+    node.log_file = tmp_path / "node.log"
+    try:
+        node.start()
+        with connected(kind, node.address, delivery_timeout_ms=2_000) as client:
+            client.publish("t", b"first")
+            fill(small)
+            # A change uses the reserve; from then on the node is full.
+            client.create_topic("other")
+            assert get(node, "/ready")[0] == 503
+            for _ in range(2):
+                with pytest.raises(NotAcknowledged, match="the disk of the node is full"):
+                    client.publish("t", RECORD)
+            client.alter_topic("t", retention_bytes=1 << 20)
+        (small / "filler").unlink()
+        with connected(kind, node.address) as client:
+            client.publish("t", b"second")
+        assert get(node, "/ready")[0] == 200
     finally:
         node.sigkill()

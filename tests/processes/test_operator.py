@@ -13,10 +13,13 @@ import pytest
 
 import rostra.testing
 from rostra import blocking
-from rostra.errors import NotAcknowledged, PortNotPermitted
+from rostra.cli.remedies import cli_remedy
+from rostra.errors import AddressInUse, NotAcknowledged, PortNotPermitted, TimedOut, Unavailable
+from rostra.fabric.registry import FABRICS
 from rostra.runtime.network.addresses import listen_error
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
+from tests.processes.client_kinds import CLIENT_KINDS, connected
 from tests.processes.command_line import CommandLine, wait_until
 
 
@@ -56,7 +59,7 @@ def test_a_node_is_shown_by_its_name_or_else_its_address(three: Cluster[ProcessN
     for command in (["cluster", "members"], ["cluster", "status"]):
         table = cli.run(*command, "-o", "table").out
         assert all(name in table for name in ("mars-0", "mars-1", unnamed)), table
-    assert not any(one in table for one in ids), table
+        assert not any(one in table for one in ids), table
     moved = cli.run("cluster", "transfer", "orders/0", "mars-1", "-o", "table")
     assert "orders/0: owner mars-1" in moved.out, moved.err
 
@@ -119,14 +122,26 @@ def test_metrics_have_the_lag_of_subscriptions_and_replicas_and_the_space_on_dis
     assert metrics.values("rostra_disk_full") == [0.0]
 
 
-def test_the_wrong_port_is_named_with_the_right_one_in_both_directions(tmp_path: Path) -> None:
+def test_an_address_in_use_is_named_with_another_one_to_try(tmp_path: Path) -> None:
     with rostra.testing.process_node(fsync="never") as node:
+        port = int(node.address.rpartition(":")[2])
+        ran = CommandLine(tmp_path).run("serve", "--data", "other", "--listen", node.address)
+        assert f"error: {node.address} is in use" in ran.err
+        assert f"try --listen 127.0.0.1:{port + 10}" in ran.err
+        with pytest.raises(AddressInUse) as refused, rostra.testing.node(listen=node.address):
+            pass
+        assert str(refused.value) == f"{node.address} is in use; try listen='127.0.0.1:{port + 10}'"
+
+
+@pytest.mark.parametrize("fabric", sorted(FABRICS))
+def test_the_wrong_port_is_named_with_the_right_one_in_both_directions(fabric: str, tmp_path: Path) -> None:
+    with rostra.testing.process_node(fsync="never", arguments=("--fabric", fabric)) as node:
         port, peer_port = (int(address.rpartition(":")[2]) for address in (node.address, node.peer_address))
         ran = CommandLine(tmp_path, node.peer_address).run("topic", "list")
         assert ran.code == 3
         assert f"error: port {peer_port} is for nodes; clients use {port}" in ran.err
         (tmp_path / "other").mkdir()
-        other = ProcessNode(tmp_path / "other", join=(node.address,))
+        other = ProcessNode(tmp_path / "other", join=(node.address,), arguments=("--fabric", fabric))
         try:
             other.launch()
             wait_until(lambda: any(line.event == "not joined yet" for line in other.log_lines()), "the reason")
@@ -136,23 +151,40 @@ def test_the_wrong_port_is_named_with_the_right_one_in_both_directions(tmp_path:
             other.sigkill()
 
 
-def test_a_data_directory_of_another_cluster_does_not_join(tmp_path: Path) -> None:
-    with rostra.testing.process_node(fsync="never") as node:
+@pytest.mark.parametrize("fabric", sorted(FABRICS))
+def test_a_data_directory_of_another_cluster_does_not_join(fabric: str, tmp_path: Path) -> None:
+    chosen = ("--fabric", fabric)
+    with rostra.testing.process_node(fsync="never", arguments=chosen) as node:
         (tmp_path / "other").mkdir()
-        other = ProcessNode(tmp_path / "other", fsync="never")
+        other = ProcessNode(tmp_path / "other", fsync="never", arguments=chosen)
         other.start()
         other.stop()
         cli = CommandLine(tmp_path)
         data = str(tmp_path / "other" / "node")
-        ran = cli.run("serve", "--data", data, "--listen", "127.0.0.1:0", "--join", node.peer_address)
+        ran = cli.run("serve", "--data", data, "--listen", "127.0.0.1:0", "--join", node.peer_address, *chosen)
         assert ran.code == 3, ran.err
         assert "error: the data directory of this node belongs to cluster" in ran.err
         assert "start with an empty data directory" in ran.err
         assert '"listening"' not in ran.err
 
 
-def test_a_removed_node_that_starts_again_is_not_ready_and_says_why() -> None:
-    with rostra.testing.process_cluster(3, fsync="never") as cluster:
+def test_a_start_that_failed_does_not_keep_its_directory_from_joining(tmp_path: Path) -> None:
+    with rostra.testing.process_node(fsync="never") as node:
+        data = str(tmp_path / "other" / "node")
+        failed = CommandLine(tmp_path).run("serve", "--data", data, "--listen", node.address)
+        assert "is in use" in failed.err
+        other = ProcessNode(tmp_path / "other", fsync="never", join=(node.peer_address,))
+        try:
+            other.start()
+            with other.client() as client:
+                wait_until(lambda: len(client.describe_cluster().nodes) == 2, "both members")
+        finally:
+            other.sigkill()
+
+
+@pytest.mark.parametrize("fabric", sorted(FABRICS))
+def test_a_removed_node_that_starts_again_is_not_ready_and_says_why(fabric: str) -> None:
+    with rostra.testing.process_cluster(3, fsync="never", arguments=("--fabric", fabric)) as cluster:
         with cluster[0].client() as client:
             gone = next(node.node for node in client.describe_cluster().nodes if node.address == cluster[2].address)
             client.remove_member(gone)
@@ -169,9 +201,37 @@ def test_a_removed_node_that_starts_again_is_not_ready_and_says_why() -> None:
 
 
 def test_a_port_below_1024_needs_root() -> None:
-    error = listen_error(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1:80", "--listen")
+    error = listen_error(PermissionError(errno.EACCES, "Permission denied"), "127.0.0.1:80", "peer_listen")
     assert isinstance(error, PortNotPermitted)
-    assert str(error) == "port 80 needs root; choose a port from 1024 on with --listen"
+    assert str(error) == "port 80 needs root; choose a port from 1024 on for peer_listen"
+    assert cli_remedy(error) == "choose a port from 1024 on with --peer-listen"
+
+
+@pytest.mark.parametrize("kind", CLIENT_KINDS)
+def test_without_a_majority_every_call_fails_with_the_members_that_are_down(kind: str) -> None:
+    with rostra.testing.process_cluster(3, fsync="never") as cluster:
+        with cluster[0].client() as client:
+            client.create_topic("orders")
+        for node in (cluster[1], cluster[2]):
+            node.sigkill()
+        cluster.wait_until(lambda: get(cluster[0], "/ready")[0] == 503, "the majority to be missed")
+        down = r"2 of 3 members are down \(.*\): no majority"
+        with connected(kind, cluster[0].address, call_timeout_ms=4_000, delivery_timeout_ms=6_000) as client:
+            with pytest.raises(TimedOut, match=rf"create other within 4000 ms \({down}\)"):
+                client.create_topic("other")
+            with pytest.raises(TimedOut, match=down):
+                client.list_topics()
+            with pytest.raises(TimedOut, match=down):
+                client.subscribe("orders/+").__enter__()
+            with pytest.raises(NotAcknowledged, match=down):
+                client.publish("orders", b"x")
+            with pytest.raises(Unavailable, match=down):
+                client.subscribe("orders").__enter__()
+        address = cluster[0].address
+        with connected(kind, address, call_timeout_ms=4_000) as client:
+            cluster[0].sigkill()
+            with pytest.raises(TimedOut, match=f"no connection to {address}: .*refused"):
+                client.list_topics()
 
 
 def test_without_a_majority_commands_and_errors_say_so(tmp_path: Path) -> None:

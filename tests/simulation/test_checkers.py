@@ -622,7 +622,7 @@ def test_a_subscription_that_was_never_established_need_not_report_the_deletion(
     history.pattern_subscriptions.clear()
     seen = history.subscriptions[0]
     seen.established = False
-    seen.ended, seen.ended_us = TimedOut("subscribe t", 1000), 60
+    seen.ended, seen.ended_us = TimedOut("subscribe t", 1000, ""), 60
     assert [one for one in find_violations(history) if one.startswith("topics exist as acknowledged")] == []
     seen.established = True
     assert [one for one in find_violations(history) if one.startswith("topics exist as acknowledged")] != []

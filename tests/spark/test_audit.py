@@ -6,7 +6,7 @@ from collections import defaultdict
 from io import StringIO
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,7 +39,7 @@ class Story:
         self.duplicated: dict[str, int] = defaultdict(int)
         self.out_of_order: dict[str, int] = defaultdict(int)
 
-    def note(self, event: TraceEvent, who: int, topic: str, partition: int = 0, **further: int) -> None:
+    def note(self, event: TraceEvent, who: int, topic: str, partition: int = 0, **further: Any) -> None:
         self.now_us += self.random.randrange(1, 50)
         self.rows.append(TraceRow(len(self.rows), event.value, self.now_us, who, topic, partition, **further))
 
@@ -190,4 +190,5 @@ def test_of_a_real_cluster_every_record_arrived_once_and_in_order(spark: SparkSe
     # A majority has each record; the third copy may be late for the end.
     assert found.hops[0] == 2_000 and 2_000 <= found.hops[1] <= 4_000
     assert 2 <= len(found.nodes) <= 3
+    assert {node.node for node in found.nodes} <= {node.address for node in cluster}, "names, not ids"
     assert found.latencies[0].records == 2_000

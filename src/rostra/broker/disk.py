@@ -8,7 +8,7 @@ driver runs on a thread of its choice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from rostra.broker.api import (
     Boot,
@@ -70,11 +70,22 @@ class Job:
         self.finish = finish
 
 
+class Reserve(Protocol):
+    """Space that is kept for the time when the disk is full."""
+
+    def free(self) -> bool:
+        """Frees it; False if there is none."""
+
+    def keep(self) -> bool:
+        """Takes it if there is space; whether it is there."""
+
+
 class Disk:
-    def __init__(self, store: Store, *, syncs: bool = True, free_reserve: Callable[[], bool] | None = None) -> None:
-        """`free_reserve` frees space that is kept for a full disk; False if there is none."""
+    def __init__(self, store: Store, *, syncs: bool = True, reserve: Reserve | None = None) -> None:
         self.store = store
-        self._free_reserve = free_reserve
+        self._reserve = reserve
+        self._reserve_used = False
+        """Records are refused until the reserve is there again; they would use it up, and no setting could change."""
         self._syncs = syncs
         self._queued: dict[Partition, list[bytearray]] = {}
         self._dirty: dict[Partition, None] = {}
@@ -201,11 +212,17 @@ class Disk:
 
     def _append(self, partition: Partition, batches: list[bytearray]) -> None:
         """Control batches may use the reserve: without them no setting could be changed to free space."""
+        reserve = self._reserve
+        if self._reserve_used and reserve is not None and not all(map(_is_control, batches)):
+            if not reserve.keep():
+                raise DiskFull()
+            self._reserve_used = False
         try:
             self.store.append(partition, batches)
         except DiskFull:
-            if self._free_reserve is None or not all(map(_is_control, batches)) or not self._free_reserve():
+            if reserve is None or not all(map(_is_control, batches)) or not reserve.free():
                 raise
+            self.full = self._reserve_used = True
             self.store.append(partition, batches)
 
     def begin_sync(self) -> Job | None:

@@ -31,9 +31,20 @@ class ClientTrace:
             self.unsubscribed(subscription)
         self._recorder.close()
 
-    def _record(self, event: TraceEvent, topic: str, partition: int = 0, **further: int) -> None:
+    def _record(
+        self,
+        event: TraceEvent,
+        topic: str,
+        partition: int = 0,
+        *,
+        subscription: int = 0,
+        first: int = 0,
+        end: int = 0,
+        records: int = 0,
+    ) -> None:
         self._number += 1
-        row = TraceRow(self._number, event.value, time_ns() // 1000, self._recorder.who, topic, partition, **further)
+        who, now_us = self._recorder.who, time_ns() // 1000
+        row = TraceRow(self._number, event.value, now_us, who, topic, partition, subscription, first, end, records)
         self._recorder.note(row)
 
     def created(self, topic: str) -> None:

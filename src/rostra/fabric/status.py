@@ -6,6 +6,9 @@ import msgspec
 
 from rostra.model.ids import NodeId, Partition
 
+REMOVED = "this node was removed from its cluster; to join again, start it with an empty data directory"
+"""The problem of a removed node, on every fabric."""
+
 
 class MemberStatus(msgspec.Struct, frozen=True, array_like=True):
     """`alive` is what this node observes; always true of itself."""

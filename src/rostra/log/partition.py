@@ -209,7 +209,9 @@ class PartitionLog:
         for length, base, owner_epoch, delta, _, flags, batch_max_us in placed:
             if owner_epoch != segment.epoch_noted:
                 segment.note_epoch(owner_epoch, base)
-            index.add(position, base, NO_TIME_US if flags & CONTROL else batch_max_us)
+            if flags & CONTROL:
+                batch_max_us = NO_TIME_US
+            index.add(position, base, batch_max_us)
             if batch_max_us > max_us:
                 max_us = batch_max_us
             position += length

@@ -69,9 +69,11 @@ class Segment:
     def note(self, position: int, header: Header) -> None:
         """Adds the next batch."""
         assert self.index is not None
-        self.index.add(position, header.base_offset, NO_TIME_US if header.flags & CONTROL else header.max_timestamp_us)
+        # A checkpoint or another control batch is no record: it neither ages a segment nor keeps it.
+        max_us = NO_TIME_US if header.flags & CONTROL else header.max_timestamp_us
+        self.index.add(position, header.base_offset, max_us)
         self.note_epoch(header.owner_epoch, header.base_offset)
-        self.max_us = max(self.max_us, header.max_timestamp_us)
+        self.max_us = max(self.max_us, max_us)
         self.bytes = position + header.length
         self.next = header.next_offset
 

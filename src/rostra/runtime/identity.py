@@ -13,6 +13,7 @@ import msgspec
 from rostra.broker.broker import BrokerIdentity
 from rostra.errors import CorruptLog, InvalidSetting
 from rostra.log.files import Files
+from rostra.log.journal import PATH as JOURNAL
 from rostra.model.ids import ClusterId, NodeId, parse_id, random_id, text
 
 PATH = "node.json"
@@ -48,9 +49,14 @@ def is_new(files: Files) -> bool:
 
 
 def load_identity(files: Files, fabric: str, join: tuple[str, ...] = ()) -> IdentityFile:
-    """Reads the identity, or draws a new one if the directory is empty."""
-    if not is_new(files):
-        identity_file = _read(files)
+    """Reads the identity, or draws a new one if the directory is empty.
+
+    A start that failed, because its port was in use, has stored nothing: the next one may join a cluster after all.
+    """
+    identity_file = None if is_new(files) else _read(files)
+    if identity_file is not None and join and identity_file.founded and not files.exists(JOURNAL):
+        identity_file = None
+    if identity_file is not None:
         if identity_file.fabric != fabric:
             raise InvalidSetting(
                 "fabric", f"the data directory was written by {identity_file.fabric!r}, not {fabric!r}"

@@ -119,7 +119,7 @@ class Node:
         syncs = settings.fsync == "commit"
         store = Store(self._files, LogSettings(files_open_max=files_open_max(), syncs=syncs))
         self._reserve = DiskReserve(Path(settings.directory))
-        self._disk = Disk(store, syncs=syncs, free_reserve=self._reserve.free)
+        self._disk = Disk(store, syncs=syncs, reserve=self._reserve)
         self._disk_full = False
         self._is_new = is_new(self._files)
         self._identity = load_identity(self._files, settings.fabric, settings.join)
@@ -156,7 +156,7 @@ class Node:
     async def _start(self) -> None:
         settings = self._settings
         for_clients = self._bind(settings.listen)
-        for_peers = self._bind(settings.peer_listen or default_peer_address(settings.listen), "--peer-listen")
+        for_peers = self._bind(settings.peer_listen or default_peer_address(settings.listen), "peer_listen")
         for_local_clients = self._bind_unix(settings.listen_unix) if settings.listen_unix else None
         self.address, self.peer_address = bound_address(for_clients), bound_address(for_peers)
         self.name = settings.name or advertised_address(for_clients, settings.advertise)
@@ -187,7 +187,7 @@ class Node:
             try:
                 self.metrics_address = await self._metrics_server.start(*split_address(settings.metrics))
             except OSError as error:
-                raise listen_error(error, settings.metrics, "--metrics") from None
+                raise listen_error(error, settings.metrics, "metrics") from None
         # In a new directory there was no previous stop.
         stop_before = {} if self._is_new else {"clean": recovery.clean}
         about = {
@@ -200,8 +200,8 @@ class Node:
             about["unix"] = settings.listen_unix
         self.log.info("listening", **about, **stop_before)
 
-    def _bind(self, address: str, option: str = "--listen") -> socket.socket:
-        bound = bind(address, option)
+    def _bind(self, address: str, argument: str = "listen") -> socket.socket:
+        bound = bind(address, argument)
         self._to_close.append(bound.close)
         return bound
 
@@ -253,7 +253,7 @@ class Node:
         self.broker = Broker(identity_file.identity, kind.make(setup), settings.broker, source)
         self.health = NodeHealth(self.broker, self._disk, settings.directory)
         if settings.trace:
-            self.trace = NodeTrace(settings.trace, own.node)
+            self.trace = NodeTrace(settings.trace, own.node, self.name)
             self._to_close.append(self.trace.close)
 
     async def stop(self, deadline_ms: int | None = None) -> bool:
@@ -403,12 +403,14 @@ class Node:
 
     def _note(self, effect: LogLine) -> None:
         """Nodes have names in the log, as in the tables of the command line."""
-        about = {
-            name: self.name_of(NodeId(value))
-            if name in ("node", "peer", "leader") and isinstance(value, int)
-            else value
-            for name, value in effect.about.items()
-        }
+        about: dict[str, int | str] = {}
+        for name, value in effect.about.items():
+            if name in ("node", "peer", "leader") and isinstance(value, int):
+                about[name] = self.name_of(NodeId(value))
+            elif name in ("voters", "learners") and isinstance(value, str):
+                about[name] = " ".join(self.name_of(NodeId(int(node, 16))) for node in value.split())
+            else:
+                about[name] = value
         if about.get("partition") == METADATA and "role" in about:
             self.log = self.log.bind(role=about["role"])
         getattr(self.log, effect.level)(effect.event, **about)

@@ -22,8 +22,9 @@ _COUNT_AT = 56
 class NodeTrace:
     """Written only if a directory for it is set. Control batches and internal topics are left out."""
 
-    def __init__(self, directory: str, node: NodeId) -> None:
+    def __init__(self, directory: str, node: NodeId, name: str) -> None:
         self._recorder = Recorder(directory, TraceRole.NODE, node)
+        self._name = name
         self._number = 0
 
     def close(self) -> None:
@@ -53,10 +54,11 @@ class NodeTrace:
                 sequence,
                 born_us,
                 0 if served.owner else 1,
+                self._name,
             )
         )
 
     def sent(self, size: int) -> None:
         self._number += 1
-        row = TraceRow(self._number, TraceEvent.SERVED.value, time_ns() // 1000, self._recorder.who, "", 0, bytes=size)
-        self._recorder.note(row)
+        event, now_us, who = TraceEvent.SERVED.value, time_ns() // 1000, self._recorder.who
+        self._recorder.note(TraceRow(self._number, event, now_us, who, "", 0, bytes=size, name=self._name))

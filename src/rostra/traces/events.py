@@ -54,6 +54,8 @@ class TraceRow(NamedTuple):
     born_us: int = 0
     """When the first record of the batch was made, by the publisher's clock."""
     hops: int = 0
+    name: str = ""
+    """The name of the node that wrote the row; empty for clients."""
 
 
 COLUMNS = TraceRow._fields

@@ -75,7 +75,7 @@ class Recorder:
         self._files += 1
         path = self._directory / f"{self._name}-{self._files:06}.parquet"
         temporary = path.with_name(f".{path.name}")
-        pa.parquet.write_table(table, temporary, compression="zstd", use_dictionary=["event", "topic"])
+        pa.parquet.write_table(table, temporary, compression="zstd", use_dictionary=["event", "topic", "name"])
         # Only complete files get their final name.
         temporary.replace(path)
 
@@ -86,6 +86,7 @@ def schema(role: TraceRole) -> Any:
     kinds = {
         "event": pa.string(),
         "topic": pa.string(),
+        "name": pa.string(),
         "partition": pa.int32(),
         "records": pa.int32(),
         "sequence": pa.int64(),

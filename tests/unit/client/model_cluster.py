@@ -75,7 +75,7 @@ class ModelMember(ModelNode):
 
     def _answer(self, conn: int, message: ClientMessage, payload: bytearray | None) -> list[NodeMessage]:
         if self.removed and not isinstance(message, Hello | Ping | Goodbye):
-            raise MemberRemoved(1)
+            raise MemberRemoved("gone")
         if self.cut_off and isinstance(message, CreateTopic | DeleteTopic | DescribeTopic | ListTopics | Watch):
             raise Unavailable("metadata", 0, "its leader did not answer in time")
         return super()._answer(conn, message, payload)

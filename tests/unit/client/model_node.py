@@ -256,7 +256,7 @@ class ModelNode:
                 state = ClusterState("raft", (NodeState(NodeId(1), "", "", True, True, False, 0, 0),), ())
                 return [ClusterDescribed(message.request, state, False)]
             case RemoveMember():
-                raise UnknownMember(message.node)
+                raise UnknownMember(str(message.node))
             case TransferPartition():
                 self._topic(message.name)
                 return [Agreed(message.request)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -107,3 +109,9 @@ def test_a_setting_out_of_bounds_is_refused_before_it_is_sent(rostra_node: Embed
             client.create_topic("t", partitions=0)
         assert client.list_topics() == ()
         assert list(client.events())[1:] == []
+
+
+def test_dir_lists_the_public_names_before_any_of_them_is_used() -> None:
+    code = "import rostra; print(sorted(set(rostra.__all__) - set(dir(rostra))))"
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert listed.stdout == "[]\n"

@@ -282,6 +282,7 @@ def test_a_removal_that_would_lose_the_quorum_is_refused_and_says_what_to_do() -
     cluster.run(1_000)
     error = refusal(cluster, 2, at=1)
     assert isinstance(error, QuorumAtRisk) and (error.alive, error.needed) == (1, 2)
+    assert str(error).startswith("without node client:2 only 1 voters would be alive")
     assert "restart the members" in str(error)
     assert isinstance(refusal(cluster, 9, at=1, token=52), UnknownMember)
     remove(cluster, 3, at=1)

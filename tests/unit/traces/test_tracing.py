@@ -54,6 +54,8 @@ def test_publishers_subscribers_and_nodes_tell_of_the_same_batches(tmp_path: Pat
     assert all(row["time_us"] >= row["born_us"] > 0 for row in own)
     # The owner has it first; one more makes a majority, and the third may be late for the end.
     stored = rows(place, "stored")
+    addresses = {node.address for node in cluster}
+    assert {row["name"] for row in stored} <= addresses and {row["name"] for row in own} == {""}
     assert sum(row["records"] for row in stored if row["hops"] == 0) == 301
     assert 301 <= sum(row["records"] for row in stored if row["hops"] == 1) <= 602
     assert sum(row["bytes"] for row in rows(place, "served")) >= sum(row["bytes"] for row in own)

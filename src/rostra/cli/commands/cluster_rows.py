@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 METADATA_NAME = "_metadata"
 """Shown in place of a topic for the metadata partition."""
 
-MEMBER_COLUMNS = ("name", "address", "peer_address", "state", "votes", "owns", "replicas", "id")
+MEMBER_COLUMNS = ("name", "address", "peer_address", "state", "votes", "owns", "replicas")
 RING_COLUMNS = ("broker", "next", "previous", "members", "view", "round_trip_ms", "backlog")
 STATUS_COLUMNS = ("commit", "end", "quorum", "node", "as", "match", "lag")
 

@@ -77,6 +77,7 @@ class Client:
 
     @property
     def connected(self) -> bool:
+        """Whether a node is connected, as last heard."""
         return self._driver.core.links.pick() is not None
 
     # --- topics --------------------------------------------------------------------------------------
@@ -164,6 +165,7 @@ class Client:
                 raise
 
     async def list_topics(self) -> tuple[Topic, ...]:
+        """List all topics, sorted by name."""
         core = self._driver.core
         topics = await self._driver.call(lambda call: core.list_topics(now_us(), call))
         assert isinstance(topics, tuple)
@@ -193,7 +195,7 @@ class Client:
     async def remove_member(self, node: int) -> None:
         """Remove a node. Returns when the removal is agreed; its replicas are moved first, as `describe_cluster` shows.
 
-        A node that is down can be removed, too. `QuorumAtRisk` and `CopiesAway` say why it can not.
+        A node that is down can be removed, too. `QuorumAtRisk` and `ReplicasUnavailable` say why it can not.
         """
         core = self._driver.core
         await self._driver.call(lambda call: core.remove_member(now_us(), call, node))

@@ -78,7 +78,7 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """As last heard."""
+        """Whether a node is connected, as last heard."""
         return self._driver.core.links.pick() is not None
 
     # --- topics --------------------------------------------------------------------------------------
@@ -164,6 +164,7 @@ class Client:
                 raise
 
     def list_topics(self) -> tuple[Topic, ...]:
+        """List all topics, sorted by name."""
         topics = self._driver.call(lambda call: self._driver.core.list_topics(now_us(), call))
         assert isinstance(topics, tuple)
         return topics
@@ -190,7 +191,7 @@ class Client:
     def remove_member(self, node: int) -> None:
         """Remove a node. Returns when the removal is agreed; its replicas are moved first, as `describe_cluster` shows.
 
-        A node that is down can be removed, too. `QuorumAtRisk` and `CopiesAway` say why it can not.
+        A node that is down can be removed, too. `QuorumAtRisk` and `ReplicasUnavailable` say why it can not.
         """
         self._driver.call(lambda call: self._driver.core.remove_member(now_us(), call, node))
 

@@ -40,6 +40,7 @@ from rostra.client.core.producer.producer_state import ProducerState
 from rostra.client.core.producer.producers import Producers
 from rostra.client.core.producer.publisher_registration import PendingRegistration
 from rostra.client.core.producer.record_arguments import checked_record
+from rostra.client.core.routing.cluster_probe import ClusterProbe
 from rostra.client.core.routing.coordinator_request import CoordinatorLookup, Rpc
 from rostra.client.core.routing.metadata_cache import MetadataCache
 from rostra.client.core.routing.pending_requests import PendingRequest, PendingRequests
@@ -107,8 +108,9 @@ class Core:
         self.links = NodeLinks(options, backoff, self.out)
         timeout_us = options.call_timeout_ms * 1000
         self._requests = PendingRequests(self.links, backoff)
+        self._probe = ClusterProbe(self.links, timeout_us)
         self._metadata = MetadataCache(
-            self.links, self._requests, backoff, create=options.auto_create, timeout_us=timeout_us
+            self.links, self._requests, self._probe.no_owner, backoff, create=options.auto_create, timeout_us=timeout_us
         )
         self._producers = Producers(options, backoff, self._metadata, random, self.out)
         self._producers.set_wall_offset(wall_offset_us)
@@ -132,17 +134,9 @@ class Core:
         self._group_admin = GroupAdmin(
             self._coordinators, self._metadata, self._subscriptions, calls, timeout_us, self.out
         )
-        self._deadlines = (
-            self.links.deadline_us,
-            self._requests.deadline_us,
-            self._metadata.deadline_us,
-            self._producers.deadline_us,
-            self._watches.deadline_us,
-            self._subscriptions.deadline_us,
-            self._coordinators.deadline_us,
-            self._memberships.deadline_us,
-            self._internal_calls.deadline_us,
-        )
+        routing = self.links, self._requests, self._probe, self._metadata
+        users = self._producers, self._watches, self._subscriptions, self._coordinators, self._memberships, calls
+        self._deadlines = tuple(part.deadline_us for part in (*routing, *users))
         self._starting: CallNumber = 0
         self.start_due_us = 0
         self._nodes_met: dict[str, None] = {}
@@ -583,6 +577,7 @@ class Core:
             return
         for link, reason in self.links.tick(now_us):
             self._disconnected(now_us, link, reason, hang_up=True)
+        self._probe.tick(now_us)
         self._requests.tick(now_us, self.options.call_timeout_ms)
         self._metadata.tick(now_us)
         self._producers.tick(now_us)

@@ -22,7 +22,7 @@ from rostra.fabric.cluster.metadata_entries import (
     TopicSettingsChanged,
     partitions_of,
 )
-from rostra.model.ids import NodeId, Partition, TopicId
+from rostra.model.ids import NodeId, Partition, TopicId, text
 
 REMOVED_MAX = 1024
 """How many removed members are remembered, so that they can be notified."""
@@ -91,7 +91,7 @@ class MetadataState:
                 if node in self.members:
                     self.leaving[node] = None
                 elif node not in self.removed:
-                    return UnknownMember(node)
+                    return UnknownMember(text(node))
             case NodeLeft(node=node):
                 self._remove(node)
             case MetadataSnapshot():

@@ -16,7 +16,7 @@ from rostra.fabric.links.messages import NodeHeartbeat, NodeHeartbeatReply
 from rostra.fabric.links.node_context import NodeContext
 from rostra.fabric.links.peer_liveness import PeerLiveness
 from rostra.fabric.replication.replica_set import ReplicaSet
-from rostra.model.ids import NodeId
+from rostra.model.ids import NodeId, text
 
 REMOVED_LINK_TIMEOUTS = 20
 
@@ -118,6 +118,12 @@ class PeerSet:
         if member is None:
             member = next((founder for founder in self.founders if founder.node == node), None)
         return member.address if member is not None else ""
+
+    def name_of(self, node: NodeId) -> str:
+        """The name of a node for errors: its own, else its address for clients, else its id."""
+        known = self.own if node == self._context.node else None
+        known = known or next((member for member in self.members() if member.node == node), None)
+        return text(node) if known is None else known.name or known.address
 
     def is_alive(self, node: NodeId) -> bool:
         return node == self._context.node or self.liveness.is_alive(node)

@@ -14,7 +14,7 @@ from rostra.fabric.flood.context import FloodContext
 from rostra.fabric.flood.messages import LeaveRing, LeftRing
 from rostra.fabric.flood.ring import Ring
 from rostra.fabric.flood.ring_links import RingLinks
-from rostra.model.ids import NodeId
+from rostra.model.ids import NodeId, text
 
 
 class Departure:
@@ -34,7 +34,7 @@ class Departure:
     def refusal(self) -> RostraError | None:
         """Returns why this broker accepts nothing new, or None."""
         if self._ring.is_removed:
-            return MemberRemoved(self._context.node)
+            return MemberRemoved(self._context.name or self._context.address)
         return NodeStopping() if self._context.now.mono_us < self._leave_deadline_us else None
 
     # --- stopping ------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class Departure:
     def remove(self, given: RemoveNode) -> None:
         context, node = self._context, given.node
         if node not in self._ring.members:
-            context.out.append(Refused(given.token, UnknownMember(node)))
+            context.out.append(Refused(given.token, UnknownMember(text(node))))
             return
         until_us = context.now.mono_us + context.settings.removal_timeout_ms * 1000
         self._removing.setdefault(node, (until_us, []))[1].append(given.token)

@@ -102,14 +102,13 @@ from rostra.fabric.flood.origin_recovery import OriginRecovery
 from rostra.fabric.flood.producer_barriers import ProducerBarriers
 from rostra.fabric.flood.receiver import DAMAGED, Receiver
 from rostra.fabric.flood.ring import MEMBERS, Ring
-from rostra.fabric.flood.ring_description import RingDescription
+from rostra.fabric.flood.ring_description import RingDescription, status_of
 from rostra.fabric.flood.ring_links import RingLinks
 from rostra.fabric.flood.settings import HEARTBEAT_TIMER, FloodSettings
-from rostra.fabric.flood.status import status_of
 from rostra.fabric.flood.topics import TOPIC, FloodTopics
-from rostra.fabric.status import ClusterStatus
+from rostra.fabric.status import REMOVED, ClusterStatus
 from rostra.model.batch import stamp
-from rostra.model.ids import NodeId, Partition
+from rostra.model.ids import NodeId, Partition, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
 
 GUARANTEES = Guarantees(
@@ -310,6 +309,8 @@ class Flood:
         return status_of(self.node, self.boot, self.ring.members.values(), self.ring.is_alive)
 
     def problem(self) -> str:
+        if self.ring.is_removed:
+            return REMOVED
         return "" if self.ready else "the node has not joined the ring yet"
 
     # --- starting ------------------------------------------------------------------------------------
@@ -433,7 +434,9 @@ class Flood:
     def _refuse_transfer(self, given: TransferOwnership) -> None:
         """Refuses a transfer: only its origin orders an origin partition."""
         log = self.logs.get(given.partition)
-        error = NotAReplica(given.peer, log.origin_partition.name if log else "", given.partition.index)
+        member = self.ring.members.get(given.peer)
+        shown = text(given.peer) if member is None else member.name or member.address
+        error = NotAReplica(shown, log.origin_partition.name if log else "", given.partition.index)
         if given.token:
             self.context.out.append(Refused(given.token, error))
 

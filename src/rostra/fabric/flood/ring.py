@@ -64,9 +64,16 @@ class Ring:
     def start(self) -> None:
         context = self._context
         own = RingMember(context.node, context.address, context.peer_address, context.boot, context.name)
+        if self.is_removed:
+            context.out.append(self._removal_line(context.node))
         self._merge((own,), ())
         self._update_links()
         self.update_view()
+
+    def _removal_line(self, node: NodeId) -> LogLine:
+        if node == self._context.node:
+            return LogLine("error", "this node was removed from its cluster", {"node": node})
+        return LogLine("info", "member removed", {"node": node})
 
     def members_received(self, message: RingMembers) -> None:
         if self._merge(message.members, message.removed):
@@ -93,7 +100,7 @@ class Ring:
             if node not in self.removed:
                 self.removed[node] = None
                 self.members.pop(node, None)
-                context.out.append(LogLine("info", "member removed", {"node": node}))
+                context.out.append(self._removal_line(node))
                 news = True
         for member in members:
             known = self.members.get(member.node)

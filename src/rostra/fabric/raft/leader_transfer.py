@@ -101,9 +101,9 @@ class LeaderTransfer:
             self._reply(requester, token, partition, None)
             return
         if target not in group.config.voters:
-            error = NotAReplica(target, group.name, partition.index)
+            error = NotAReplica(self._peers.name_of(target), group.name, partition.index)
         elif not self._peers.is_alive(target):
-            error = TransferTimedOut(target, group.name, partition.index)
+            error = TransferTimedOut(self._peers.name_of(target), group.name, partition.index)
         else:
             error = group.transfer_leadership(self._context.now, target)
         self._groups.collect(group)
@@ -148,7 +148,8 @@ class LeaderTransfer:
             if group is not None and group.transfer_to is not None:
                 self._pending.append(transfer)
             elif group is not None and group.is_owner:
-                error = TransferTimedOut(transfer.target, group.name, transfer.partition.index)
+                target = self._peers.name_of(transfer.target)
+                error = TransferTimedOut(target, group.name, transfer.partition.index)
                 self._reply(transfer.requester, transfer.token, transfer.partition, error)
             else:
                 self._reply(transfer.requester, transfer.token, transfer.partition, None)

@@ -22,7 +22,7 @@ from rostra.fabric.raft.replica_assignments import (
 )
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.fabric.raft.transferee import transferee_of
-from rostra.model.ids import NodeId, Partition
+from rostra.model.ids import NodeId, Partition, text
 
 DEAD_TIMEOUTS = 30
 SCAN_US_PER_TOPIC = 200
@@ -175,18 +175,19 @@ class ReplicaPlacement:
         """Returns why this member cannot be removed now, or None."""
         state = self._metadata.state
         if node not in state.members:
-            return UnknownMember(node)
+            return UnknownMember(text(node))
+        shown = self._peers.name_of(node)
         leaving = {*state.leaving, node}
         voters = [voter for voter in self._metadata.group.config.voters if voter not in leaving]
         needed = len(voters) // 2 + 1
         alive = sum(self._peers.is_alive(voter) for voter in voters)
         if alive < needed:
-            return QuorumAtRisk(node, alive, needed)
+            return QuorumAtRisk(shown, alive, needed)
         for partition in state.partitions():
             replicas = state.replica_assignment(partition).replicas
             if node in replicas and not self._can_reassign(replicas, leaving):
                 name = state.topics[partition.topic].spec.name
-                return ReplicasUnavailable(node, name, partition.index)
+                return ReplicasUnavailable(shown, name, partition.index)
         return None
 
     def _can_reassign(self, replicas: tuple[NodeId, ...], leaving: set[NodeId]) -> bool:

@@ -10,7 +10,7 @@ from rostra.fabric.consensus.group_set import GroupSet
 from rostra.fabric.consensus.raft_group import RaftGroup
 from rostra.fabric.links.node_context import NodeContext
 from rostra.fabric.raft.replica_assignments import ReplicaAssignments
-from rostra.fabric.status import ClusterStatus, FollowerStatus, GroupStatus, MemberStatus
+from rostra.fabric.status import REMOVED, ClusterStatus, FollowerStatus, GroupStatus, MemberStatus
 from rostra.model.cluster import CopyState, PlacedPartition
 from rostra.model.ids import NodeId
 
@@ -62,7 +62,7 @@ def group_status(group: RaftGroup) -> GroupStatus:
 def problem_of(removal: Removal, metadata: MetadataGroup[ReplicaAssignments], peers: PeerSet) -> str:
     """Why the node cannot serve with its cluster at the moment; empty if it can."""
     if removal.removed:
-        return "this node was removed from its cluster; to join again, start it with an empty data directory"
+        return REMOVED
     if not metadata.loaded:
         return "the metadata is not loaded yet"
     if metadata.group.leader is not None:

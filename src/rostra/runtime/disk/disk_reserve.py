@@ -1,7 +1,7 @@
 """Space that a node keeps for the time when its disk is full.
 
 Changing a setting appends to a log, also the change that makes retention free space. So a node keeps a file of zeros
-and deletes it when such an append finds the disk full. It is created again when there is space.
+and deletes it when such an append finds the disk full. Records wait until it is created again, when there is space.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class DiskReserve:
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
 
-    def keep(self) -> None:
-        """Creates the file if it is missing and there is space for it."""
+    def keep(self) -> bool:
+        """Creates the file if it is missing and there is space for it; whether it is there."""
         try:
             space = os.statvfs(self._path.parent)
             if not self._path.exists() and space.f_bavail * space.f_frsize >= SPARE_BYTES_MIN:
@@ -28,6 +28,7 @@ class DiskReserve:
         except OSError:
             # A node can do without.
             self.free()
+        return self._path.exists()
 
     def free(self) -> bool:
         """Deletes the file; False if there is none."""

@@ -33,49 +33,49 @@ def default_peer_address(address: str) -> str:
     return join_address(host, port + 1 if port else 0)
 
 
-def bind(address: str, option: str = "--listen") -> socket.socket:
+def bind(address: str, argument: str = "listen") -> socket.socket:
     """Binds without listening, so that the address can be advertised before anything is served.
 
-    `option` is the flag that sets the address, for the error.
+    `argument` is the setting that has the address, for the error.
     """
     host, port = split_address(address)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
-        raise AddressNotLocal(address, option) from None
+        raise AddressNotLocal(address, argument) from None
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(place)
     except OSError as error:
         bound.close()
-        raise listen_error(error, address, option) from None
+        raise listen_error(error, address, argument) from None
     bound.setblocking(False)
     return bound
 
 
-def listen_error(error: OSError, address: str, option: str) -> RostraError | OSError:
+def listen_error(error: OSError, address: str, argument: str) -> RostraError | OSError:
     """What a refused `bind` or `listen` means to the operator."""
     host, port = split_address(address)
     match error.errno:
         case errno.EADDRINUSE:
-            return AddressInUse(address, option, join_address(host, port + PORT_STEP if port < PORT_MAX else 0))
+            return AddressInUse(address, argument, join_address(host, port + PORT_STEP if port < PORT_MAX else 0))
         case errno.EADDRNOTAVAIL:
-            return AddressNotLocal(address, option)
+            return AddressNotLocal(address, argument)
         case errno.EACCES:
-            return PortNotPermitted(port, option)
+            return PortNotPermitted(port, argument)
         case _:
             return OSError(error.errno, error.strerror, address)
 
 
-def listen(bound: socket.socket, backlog: int, option: str = "--listen") -> None:
+def listen(bound: socket.socket, backlog: int, argument: str = "listen") -> None:
     """Listens before an event loop gets the socket. Two processes may bind the same port until one of them listens, and
     uvloop does not report that error: the other process would wait for connections that never come.
     """
     try:
         bound.listen(backlog)
     except OSError as error:
-        raise listen_error(error, bound_address(bound), option) from None
+        raise listen_error(error, bound_address(bound), argument) from None
 
 
 def bind_unix(path: str) -> socket.socket:

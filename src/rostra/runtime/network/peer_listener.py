@@ -45,7 +45,7 @@ class PeerListener:
         if self._server is not None:
             return
         loop = asyncio.get_running_loop()
-        listen(bound, BACKLOG, "--peer-listen")
+        listen(bound, BACKLOG, "peer_listen")
         self._server = await loop.create_server(lambda: PeerConnection(self), sock=bound, backlog=BACKLOG)
 
     def admit(self, connection: PeerConnection) -> None:

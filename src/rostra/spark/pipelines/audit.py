@@ -229,10 +229,12 @@ def _nodes(traces: DataFrame) -> list[NodeLoad]:
             F.sum(F.when(stored, F.col("bytes")).otherwise(0)).alias("bytes"),
             F.sum(F.when(stored & (F.col("hops") == 0), F.col("records")).otherwise(0)).alias("owned"),
             F.sum(F.when(served, F.col("bytes")).otherwise(0)).alias("served"),
+            F.max("name").alias("name"),
         )
     )
     return [
-        NodeLoad(text(row.who), row.records, row.bytes, row.owned, row.served) for row in loads.orderBy("who").collect()
+        NodeLoad(row.name or text(row.who), row.records, row.bytes, row.owned, row.served)
+        for row in loads.orderBy("who").collect()
     ]
 
 

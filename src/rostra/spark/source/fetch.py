@@ -97,7 +97,9 @@ def _from(client: blocking.Client, span: Span, at: int, stall_ms: int) -> Iterat
                 if subscription.positions[span.partition] >= span.end:
                     return
                 if (monotonic() - heard) * 1000 > stall_ms:
-                    raise TimedOut(f"reading {span.topic}/{span.partition} from {at}", stall_ms)
+                    raise TimedOut(
+                        f"reading {span.topic}/{span.partition} from {at}", stall_ms, "nothing was delivered"
+                    )
                 continue
             if delivered.topic_id not in (0, span.topic_id):
                 raise TopicRecreated(span.topic)

@@ -69,6 +69,7 @@ class MembershipHost(DeadLetters, Protocol):
     ) -> None: ...
     def close_feed(self, assigned: AssignedPartition) -> None: ...
     def new_member(self) -> int: ...
+    def silence(self) -> str: ...
 
 
 class MembershipState(Enum):
@@ -492,9 +493,9 @@ class Membership:
     def tick(self, now_us: int) -> None:
         if self._call and self._due_us <= now_us:
             last_error = None if self.route is None else self.route.error
-            self.end(last_error or TimedOut(f"join {self.name}", self._lease_us // 1000))
+            self.end(last_error or TimedOut(f"join {self.name}", self._lease_us // 1000, self._host.silence()))
         elif self._leaving is not None and self._leave_by_us <= now_us:
-            self.end(TimedOut(f"leave {self.name}", self._lease_us // 1000))
+            self.end(TimedOut(f"leave {self.name}", self._lease_us // 1000, self._host.silence()))
         if self.state is MembershipState.ENDED:
             return
         if self.find_at_us is not None and self.find_at_us <= now_us:

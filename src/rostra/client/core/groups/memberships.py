@@ -104,6 +104,9 @@ class Memberships:
     def pause_us(self, failures: int) -> int:
         return self._backoff.pause_us(failures)
 
+    def silence(self) -> str:
+        return self._metadata.silence()
+
     def new_member(self) -> int:
         return random_id(self._random)
 

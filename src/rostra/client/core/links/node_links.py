@@ -34,6 +34,8 @@ class NodeLinks:
         self.attempts = 0
         """Failed attempts since a link was last connected."""
         self.last_reason = "not tried"
+        self.finding = ""
+        """What is wrong with the cluster, as far as a node has told."""
         self._backoffs: dict[str, tuple[int, int]] = {}
         """By address: failures in a row, and until when it is not dialed."""
         self._turn = -1
@@ -57,6 +59,13 @@ class NodeLinks:
             if link.up:
                 return True
         return False
+
+    def silence(self) -> str:
+        """Why a request was not answered, as far as it is known."""
+        link = self.pick()
+        if link is None:
+            return f"no connection to {', '.join(self._options.addresses)}: {self.last_reason}"
+        return self.finding or f"{link.address} is connected, but has not answered"
 
     def _at(self, address: str) -> NodeLink | None:
         for link in self.by_number.values():

@@ -154,5 +154,5 @@ class PublisherRegistration:
         for waiter in [waiter for waiter in self._waiting if waiter.due_us <= now_us]:
             self._waiting.remove(waiter)
             errors = [sender.route.error for sender in self._senders() if sender.route.error is not None]
-            error = errors[0] if errors else TimedOut(waiter.what, waiter.waited_ms)
+            error = errors[0] if errors else TimedOut(waiter.what, waiter.waited_ms, "a node has not confirmed it")
             self._producer.out.append(Fail(waiter.call, error))

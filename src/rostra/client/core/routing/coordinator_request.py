@@ -95,7 +95,8 @@ class CoordinatorLookup:
             if request.over:
                 del self._in_flight[request]
             elif request.due_us <= now_us:
-                request.give_up(now_us, request.last_error or TimedOut(request.what, self._timeout_us // 1000))
+                timed_out = TimedOut(request.what, self._timeout_us // 1000, self._metadata.silence())
+                request.give_up(now_us, request.last_error or timed_out)
 
 
 class CoordinatorRequest:

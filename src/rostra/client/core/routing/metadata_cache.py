@@ -44,9 +44,17 @@ class MetadataCache:
     """All routes of a client, by topic id and partition index."""
 
     def __init__(
-        self, links: NodeLinks, requests: PendingRequests, backoff: Backoff, *, create: bool, timeout_us: int
+        self,
+        links: NodeLinks,
+        requests: PendingRequests,
+        no_owner: Callable[[int], None],
+        backoff: Backoff,
+        *,
+        create: bool,
+        timeout_us: int,
     ) -> None:
         self._links = links
+        self._no_owner = no_owner
         self._requests = requests
         self._backoff = backoff
         self._create = create
@@ -62,6 +70,10 @@ class MetadataCache:
         """By name, the route for publishing to a topic with per-node partitions."""
         self.partition_added: Callable[[int, str, PartitionRoute], None] = lambda now_us, name, route: None
         """Called for each partition that is reported after its topic was looked up."""
+
+    def silence(self) -> str:
+        """Why a request was not answered, as far as it is known."""
+        return self._links.silence()
 
     # --- lookups -------------------------------------------------------------------------------------
 
@@ -233,7 +245,9 @@ class MetadataCache:
         elif route.stale:
             # No owner is known, or it is in its backoff: another node may know better.
             if not reported.known:
-                route.error = Unavailable(route.name, route.index, "it has no owner at the moment")
+                self._no_owner(now_us)
+                finding = f": {self._links.finding}" if self._links.finding else ""
+                route.error = Unavailable(route.name, route.index, f"it has no owner at the moment{finding}")
             self._back_off(now_us, route)
             route.retry_at_us = max(route.retry_at_us, self._links.retry_at_us(reported.address))
             self._links.dial_another(now_us)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rostra.client.core.links.backoff import Backoff
 from rostra.client.core.links.node_link import NodeLink
 from rostra.client.core.links.node_links import NodeLinks
-from rostra.errors import NotSupported, RostraError, TimedOut
+from rostra.errors import NotSupported, RostraError, TimedOut, Unavailable
 from rostra.wire.groups import CoordinatorLocation
 from rostra.wire.messages import (
     Agreed,
@@ -123,17 +123,17 @@ class PendingRequests:
         link.arm_check(now_us)
 
     def answered(self, now_us: int, pending: PendingRequest, message: Answer) -> None:
-        del self._open[pending]
+        self._open.pop(pending, None)
         pending.answered(now_us, message)
 
     def refused(self, now_us: int, pending: PendingRequest, error: RostraError) -> None:
-        if error.retryable:
+        if error.retryable and pending in self._open:
             pending.error = error
             pending.link = None
             pending.not_before_us = now_us + self._backoff.pause_us(pending.attempts)
             self._links.dial_another(now_us)
         else:
-            del self._open[pending]
+            self._open.pop(pending, None)
             pending.failed(now_us, error)
 
     def link_up(self, now_us: int) -> None:
@@ -172,11 +172,18 @@ class PendingRequests:
             if pending.due_us <= now_us:
                 del self._open[pending]
                 self._abandon(pending)
-                pending.failed(now_us, pending.error or TimedOut(pending.what, timeout_ms))
+                pending.failed(now_us, self._cause(pending, timeout_ms))
                 continue
             if pending.link is not None and pending.answer_by_us <= now_us and len(self._links.addresses) > 1:
                 self._try_another_node(now_us, pending)
             self._send(now_us, pending)
+
+    def _cause(self, pending: PendingRequest, timeout_ms: int) -> RostraError:
+        """The last refusal, with what is known about the cluster; else that nothing was answered."""
+        error, finding = pending.error, self._links.finding
+        if isinstance(error, Unavailable) and finding:
+            return Unavailable(error.topic, error.partition, f"{error.reason}: {finding}")
+        return error or TimedOut(pending.what, timeout_ms, self._links.silence())
 
     def _try_another_node(self, now_us: int, pending: PendingRequest) -> None:
         if self._links.pick(pending.turn + pending.attempts, pending.exclude) is pending.link:

@@ -182,12 +182,12 @@ class PatternSubscription:
             self.out.append(Done(self.call, None))
             self.call = 0
 
-    def time_out(self, waited_ms: int) -> None:
+    def time_out(self, waited_ms: int, reason: str) -> None:
         errors = [part.last_error for part in self.parts.values()]
         known = [error for error in errors if error is not None]
         if self.watch is not None and self.watch.error is not None:
             known.insert(0, self.watch.error)
-        self.end(known[0] if known else TimedOut(f"subscribe {self.name}", waited_ms))
+        self.end(known[0] if known else TimedOut(f"subscribe {self.name}", waited_ms, reason))
 
     def consumed(self, partition: int, size: int, topic: int = 0) -> None:
         part = self.parts.get(topic)

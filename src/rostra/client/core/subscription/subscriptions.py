@@ -244,7 +244,7 @@ class Subscriptions:
             if subscription.ended or not subscription.call:
                 del self._awaited[subscription]
             elif due_us <= now_us:
-                subscription.time_out(self._timeout_us // 1000)
+                subscription.time_out(self._timeout_us // 1000, self._metadata.silence())
         for subscription in list(self._all.values()):
             if subscription.ended:
                 self._forget(subscription)

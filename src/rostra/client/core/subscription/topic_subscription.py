@@ -454,9 +454,9 @@ class TopicSubscription:
     def is_live(self) -> bool:
         return all(feed.state is FeedState.LIVE for feed in self.feeds.values())
 
-    def time_out(self, waited_ms: int) -> None:
+    def time_out(self, waited_ms: int, reason: str) -> None:
         """The caller has waited long enough."""
-        self.end(self.last_error or TimedOut(f"subscribe {self.name}", waited_ms))
+        self.end(self.last_error or TimedOut(f"subscribe {self.name}", waited_ms, reason))
 
     @property
     def last_error(self) -> RostraError | None:
