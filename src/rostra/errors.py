@@ -11,7 +11,8 @@ RostraError
 │   └── TopicDeleted
 ├── PartitionError
 │   ├── UnknownPartition    ├── OffsetOutOfRange   ├── RecordsExpired
-│   ├── Moved               ├── Unavailable        └── PartitionDamaged
+│   ├── Moved               ├── Unavailable        ├── PartitionDamaged
+│   └── NotEnoughCopies
 ├── ClusterError
 │   ├── UnknownMember       ├── MemberRemoved      ├── QuorumAtRisk
 │   ├── ReplicasUnavailable ├── NotAReplica        ├── TransferTimedOut
@@ -267,6 +268,17 @@ class PartitionDamaged(PartitionError):
     offset: int
     fact = "the log of {topic}/{partition} is damaged at offset {offset}: records from there on are not served"
     remedy = "restore the segment from a copy, then restart the node"
+
+
+@dataclass(eq=False)
+class NotEnoughCopies(PartitionError):
+    topic: str
+    partition: int
+    copies: int
+    needed: int
+    retryable = True
+    fact = "{topic}/{partition} has {copies} live copies, and a record needs {needed}"
+    remedy = "try again; `rostra cluster status` shows its replicas"
 
 
 # --- clusters ------------------------------------------------------------------------------------

@@ -86,6 +86,33 @@ class Safeguard(StrEnum):
     ID_COLLISION = "id-collision"
     """A node whose id is taken draws another and joins again."""
 
+    NEW_PRIMARY_EPOCH = "new-primary-epoch"
+    """A primary that has started, or whose disk refused a write, orders nothing before it has a new primary epoch."""
+    ACKS_IN_PRIMARY_EPOCH = "acks-in-primary-epoch"
+    """Only acknowledgements of this primary epoch count; a new one begins with nothing known."""
+    ADDITION_COUNTED = "addition-counted"
+    """A member counts for commits from the moment the proposal to add it is sent."""
+    UNKNOWN_OUTCOME = "unknown-outcome"
+    """A proposal with an unknown outcome stays open until a higher version is seen; the same version proves nothing."""
+    REMOVAL_CONFIRMED = "removal-confirmed"
+    """A member counts for commits until its removal is confirmed."""
+    ADD_AFTER_COMMIT = "add-after-commit"
+    """A copy becomes a member only when it has everything that is committed."""
+    ADD_AFTER_EPOCH_BEGIN = "add-after-epoch-begin"
+    """A copy becomes a member only when it has what the primary's log had at the beginning of its epoch."""
+    COPY_NUMBERS = "copy-numbers"
+    """Members are named with the number of their copy, and a copy is begun anew only outside the set."""
+    MINIMUM_COPIES = "minimum-copies"
+    """With fewer members than the minimum nothing is taken and nothing commits."""
+    MINIMUM_CONFIRMED = "minimum-confirmed"
+    """For the minimum a member counts from its confirmed addition until its removal is sent."""
+    WIDTH = "width"
+    """The minimum follows from the largest number of members so far, not from the members that are left."""
+    OLD_COPIES = "old-copies"
+    """A copy outside the set is kept until every node that should have one is a member."""
+    COMPACTION_FILL = "compaction-fill"
+    """A copy that ends below the last compaction is filled from log start."""
+
 
 OF_ONE_NODE = (
     Safeguard.DEDUP,
@@ -127,6 +154,23 @@ OF_AN_OVERLAY = (
     Safeguard.ID_COLLISION,
 )
 """Those of a Chord ring, whatever is built on it."""
+
+OF_PRIMARY_BACKUP = (
+    Safeguard.NEW_PRIMARY_EPOCH,
+    Safeguard.ACKS_IN_PRIMARY_EPOCH,
+    Safeguard.ADDITION_COUNTED,
+    Safeguard.UNKNOWN_OUTCOME,
+    Safeguard.REMOVAL_CONFIRMED,
+    Safeguard.ADD_AFTER_COMMIT,
+    Safeguard.ADD_AFTER_EPOCH_BEGIN,
+    Safeguard.COPY_NUMBERS,
+    Safeguard.MINIMUM_COPIES,
+    Safeguard.MINIMUM_CONFIRMED,
+    Safeguard.WIDTH,
+    Safeguard.OLD_COPIES,
+    Safeguard.COMPACTION_FILL,
+)
+"""Safeguards of a partition with a primary and backups, whatever authority decides on its configurations."""
 
 Without = frozenset[Safeguard]
 ALL_ON: Without = frozenset()

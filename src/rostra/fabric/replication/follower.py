@@ -195,6 +195,11 @@ class Follower:
             self.agreed = max(self.agreed, message.log_start)
             self.acknowledge(owner, probed=message.log_start)
             return
+        self.restart(owner, message)
+
+    def restart(self, owner: NodeId, message: InstallSnapshot) -> None:
+        """Persists where the log will restart, then drops the old log."""
+        copy = self._copy
         copy.begin_snapshot(message)
         copy.run_after_persist(lambda: self._restart_log(owner, message))
 

@@ -82,6 +82,10 @@ class Replica(ReplicaState):
         """A message that is none of replication's."""
         raise NotImplementedError
 
+    def restart_requested(self, peer: NodeId, message: InstallSnapshot) -> None:
+        """The owner wants this copy to restart at its log start."""
+        self.follower.install_snapshot(peer, message)
+
     def write_refused(self) -> None:
         """The disk refused the last appends; the log no longer has them."""
 
@@ -107,7 +111,7 @@ class Replica(ReplicaState):
                     self.sender.append_refused(peer, message)
             elif isinstance(message, InstallSnapshot):
                 self.accept_owner(peer)
-                self.follower.install_snapshot(peer, message)
+                self.restart_requested(peer, message)
             else:
                 self.other_message(peer, message)
         self.flush()

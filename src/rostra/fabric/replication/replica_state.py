@@ -182,6 +182,17 @@ class ReplicaState(HardStateGate):
         """The message that restarts a follower's log at `first`, this log's start."""
         return InstallSnapshot(self.partition, self.epoch, first, self.log.epochs_before(first))
 
+    def must_restart(self, peer: NodeId, progress: Progress) -> bool:
+        """Whether this log no longer has what the follower needs next, so that it must restart at the log start."""
+        return progress.next < self.log.first
+
+    def restart_due(self, peer: NodeId, progress: Progress) -> None:
+        """The follower will be told to restart its log."""
+
+    def restart_message(self, peer: NodeId, progress: Progress) -> InstallSnapshot | None:
+        """What tells a follower to restart; None: not now."""
+        return self.snapshot_message(self.log.first)
+
     def control_batches_arrived(self, entries: list[IncomingEntry]) -> bool:
         """Control batches are about to be appended. True: not before the hard state that was changed now is durable."""
         return False

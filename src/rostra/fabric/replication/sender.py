@@ -134,8 +134,9 @@ class Sender:
         copy = self._copy
         if progress.read_token:
             return
-        if progress.next < copy.log.first:
+        if progress.state is not ProgressState.SNAPSHOT and copy.must_restart(peer, progress):
             progress.rewind(copy.log.first, ProgressState.SNAPSHOT, at_boundary=True)
+            copy.restart_due(peer, progress)
         if progress.state is REPLICATE:
             if progress.next < copy.log.end and self._window_open(progress):
                 self._read_log(peer, progress)
@@ -152,8 +153,10 @@ class Sender:
     def _send_snapshot(self, peer: NodeId, progress: Progress) -> None:
         copy = self._copy
         progress.next = copy.log.first
-        copy.send(peer, copy.snapshot_message(copy.log.first))
-        progress.sent_round = self.heartbeat_round
+        message = copy.restart_message(peer, progress)
+        if message is not None:
+            copy.send(peer, message)
+            progress.sent_round = self.heartbeat_round
 
     def _read_log(self, peer: NodeId, progress: Progress) -> None:
         copy = self._copy
@@ -171,6 +174,10 @@ class Sender:
         peer, progress = self._read_ended(token)
         if progress is None or progress.state is not REPLICATE or not batches:
             # Not in the file yet. The next heartbeat tries again.
+            return
+        if copy.must_restart(peer, progress):
+            # The log has changed since the read began.
+            self.send_next(peer, progress)
             return
         base, end = base_offset(batches), _end_of(batches)
         progress.at_boundary = True
