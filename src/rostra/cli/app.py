@@ -122,6 +122,7 @@ add(pipelines, "report", pipeline.report, pipeline.REPORT_EXAMPLES)
 simulations = typer.Typer(cls=CommandGroup, invoke_without_command=True, epilog=examples(sim.EXAMPLES))
 simulations.callback()(sim.simulate)
 add(simulations, "overlay", sim.overlay, sim.OVERLAY_EXAMPLES)
+add(simulations, "primary-backup", sim.primary_backup, sim.PRIMARY_BACKUP_EXAMPLES)
 add(simulations, "paper", sim.paper, sim.PAPER_EXAMPLES)
 
 add(app, "serve", serve.serve, serve.EXAMPLES)

@@ -25,6 +25,8 @@ from rostra.safeguards import ALL_ON, Safeguard, Without
 
 SEEDS_PER_TASK = 8
 FAILED_SHOWN_MAX = 5
+LINES_MAX = 50
+"""Lines of progress where there is no terminal for a bar."""
 EXIT_CLEAN = 0
 EXIT_VIOLATION = 1
 
@@ -37,6 +39,7 @@ class WorldResult(Protocol):
     @property
     def title(self) -> str:
         """What the world of the seed was like."""
+
     @property
     def events(self) -> int: ...
     @property
@@ -53,9 +56,7 @@ Result = TypeVar("Result", bound=WorldResult)
 
 
 class RunSeed(Protocol[Result]):
-    def __call__(
-        self, seed: int, without: Without = ALL_ON, show: Callable[[str], None] | None = None
-    ) -> Result: ...
+    def __call__(self, seed: int, without: Without = ALL_ON, show: Callable[[str], None] | None = None) -> Result: ...
 
 
 class WorldSummary(Generic[Result]):
@@ -121,7 +122,6 @@ class WorldSummary(Generic[Result]):
         ):
             shown.add_row(name, text)
         return shown
-
 
 
 def run_world_seeds(
@@ -201,6 +201,10 @@ class WorldCommand(msgspec.Struct, Generic[Result], frozen=True):
                 progress.advance(task)
                 if result.violations:
                     progress.update(task, description=f"seeds, [red]{result.seed} violates[/red]")
+                ended, total = summary.seeds, len(seeds)
+                if not errors.is_terminal and ended * LINES_MAX // total > (ended - 1) * LINES_MAX // total:
+                    line = f"{ended:,} of {total:,} seeds, {len(summary.failed)} violated"
+                    errors.print(line, markup=False, highlight=False)
 
             count = workers or os.cpu_count() or 1
             run_world_seeds(self.run, seeds, summary, workers=count, without=switched_off, done=done)

@@ -1,4 +1,4 @@
-"""`rostra sim`: runs seeds in the simulator, of whole nodes or of Chord rings, and measures published results."""
+"""`rostra sim`: runs seeds in the simulator, of whole nodes or of small worlds, and measures published results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ rostra sim --seeds 0:200
 rostra sim --seeds 0:2000 --nodes 1 --rerun 5%
 rostra sim --seeds 4711 --trace
 rostra sim overlay --seeds 0:500
+rostra sim primary-backup --seeds 0:500
 rostra sim paper chord-path"""
 OVERLAY_EXAMPLES = """
 rostra sim overlay --seeds 0:500
 rostra sim overlay --seeds 4711 --trace
 rostra sim overlay --seeds 0:100 --without rectify"""
+PRIMARY_BACKUP_EXAMPLES = """
+rostra sim primary-backup --seeds 0:500
+rostra sim primary-backup --seeds 4711 --trace
+rostra sim primary-backup --seeds 0:100 --without copy-numbers"""
 PAPER_EXAMPLES = """
 rostra sim paper
 rostra sim paper chord-path
@@ -84,6 +89,31 @@ def overlay(
     from rostra.simulator.overlay.command import simulate_overlay
 
     _exit(lambda: simulate_overlay(parse_seeds(seeds), workers, without, trace, form))
+
+
+def primary_backup(
+    context: typer.Context,
+    seeds: Annotated[
+        str, typer.Option(metavar="FIRST:END", help="Seeds to run, the end excluded; or a single one.")
+    ] = "0:100",
+    workers: Annotated[int, typer.Option(metavar="N", min=0, help="Processes; 0 means one per core.")] = 0,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SAFEGUARD", help="Switch a safeguard off, to see that its absence is found. Repeatable."),
+    ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Print every event of a single seed.")] = False,
+    output: OutputOption = None,
+) -> None:
+    """Run a partition with a primary and backups under an unreliable authority, network and disks, once per seed.
+
+    Nothing committed may be lost or changed, every member and enough of them must have it, and when the faults are
+    over the partition must take records again. Exit code 1 if something is not.
+    """
+    form = _form(context, output)
+    from rostra.simulator.command import parse_seeds
+    from rostra.simulator.primary_backup.command import simulate_primary_backup
+
+    _exit(lambda: simulate_primary_backup(parse_seeds(seeds), workers, without, trace, form))
 
 
 def paper(

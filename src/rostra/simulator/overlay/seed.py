@@ -27,6 +27,10 @@ class OverlaySeed(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     violations: tuple[str, ...]
 
+    @property
+    def title(self) -> str:
+        return f"{self.nodes} nodes, lists of {self.successors_max}"
+
 
 def run_overlay_seed(seed: int, without: Without = ALL_ON, show: Callable[[str], None] | None = None) -> OverlaySeed:
     random = Random(f"{seed}/overlay")

@@ -28,7 +28,7 @@ class CommittedHistory:
         self.end = 0
 
     def committed(self, node: CopyNode, since: int, offset: int) -> str | None:
-        """A node says that everything below an offset is committed; of what lies below `since` it has said so before."""
+        """A node says that everything below an offset is committed; below `since` it has said so before."""
         disk = node.disk
         if disk.end < offset and self.end < offset:
             # A backup whose disk has just refused a write may have learned that others committed it.

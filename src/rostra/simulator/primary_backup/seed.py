@@ -18,6 +18,8 @@ class PartitionSeed(msgspec.Struct, frozen=True):
 
     seed: int
     nodes: int
+    replicas: int
+    min_copies: int
     events: int
     cpu_s: float
     healed_us: int
@@ -27,7 +29,7 @@ class PartitionSeed(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        return f"{self.nodes} nodes"
+        return f"{self.nodes} nodes, {self.replicas} replicas, at least {self.min_copies} copies"
 
 
 def run_partition_seed(
@@ -51,6 +53,8 @@ def run_partition_seed(
     return PartitionSeed(
         seed=seed,
         nodes=scenario.nodes,
+        replicas=scenario.policy.replicas,
+        min_copies=scenario.policy.min_copies,
         events=world.clock.events,
         cpu_s=time.process_time() - begin_s,
         healed_us=world.healed_us,
