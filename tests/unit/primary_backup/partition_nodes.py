@@ -40,6 +40,7 @@ from rostra.simulator.primary_backup.records import SimulatedRecord, encode_reco
 
 PARTITION = Partition(TopicId(7), PartitionIndex(0))
 A, B, C, D = (NodeId(number) for number in (1, 2, 3, 4))
+DEFAULT_POLICY = CopyPolicy(3, 2)
 STEP_US = 100_000
 ROUNDS_MAX = 60
 
@@ -126,7 +127,7 @@ class TestNode:
 class Nodes:
     """Nodes A to D. The first configuration names the first `members` of them; A is its primary."""
 
-    def __init__(self, members: int = 3, *, policy: CopyPolicy = CopyPolicy(3, 2), without: Without = ALL_ON) -> None:
+    def __init__(self, members: int = 3, *, policy: CopyPolicy = DEFAULT_POLICY, without: Without = ALL_ON) -> None:
         self.policy = policy
         self.without = without
         self.time_us = 0
