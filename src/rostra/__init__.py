@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rostra.client.core.effects import (
         Ack,
         Acknowledged,
+        SinkDecision,
         SubscriptionDescription,
         SubscriptionPart,
         TopicDescription,
@@ -43,12 +44,14 @@ if TYPE_CHECKING:
     )
     from rostra.client.core.groups.assigned_partition import GroupRecord
     from rostra.client.core.options import Last, Offset, Time
+    from rostra.client.core.sink_requests import SinkTask
     from rostra.client.core.subscription.delivered_batch import DeliveredBatch
     from rostra.errors import RostraError
     from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
     from rostra.model.decode import Record
     from rostra.wire.groups import GroupMember, GroupSummary
     from rostra.wire.messages import PartitionState, PublisherState, Topic, TopicSettings
+    from rostra.wire.sinks import StagedPart
 
 __version__ = "0.1.0"
 
@@ -85,7 +88,10 @@ __all__ = [
     "Resubscribed",
     "Retrying",
     "RostraError",
+    "SinkDecision",
+    "SinkTask",
     "Skipped",
+    "StagedPart",
     "Subscription",
     "SubscriptionDescription",
     "SubscriptionPart",
@@ -133,7 +139,10 @@ _MODULES = {
     "Resubscribed": "rostra.client.core.events",
     "Retrying": "rostra.client.core.events",
     "RostraError": "rostra.errors",
+    "SinkDecision": "rostra.client.core.effects",
+    "SinkTask": "rostra.client.core.sink_requests",
     "Skipped": "rostra.client.core.events",
+    "StagedPart": "rostra.wire.sinks",
     "Subscription": "rostra.client.aio.subscription",
     "SubscriptionDescription": "rostra.client.core.effects",
     "SubscriptionPart": "rostra.client.core.effects",

@@ -20,6 +20,9 @@ RostraError
 │   ├── InvalidGroupName    ├── UnknownGroup       ├── GroupExists
 │   ├── AlreadySubscribed   ├── NotSubscribed      ├── GroupBusy
 │   ├── SettingsDiffer      ├── NotAMember         └── StaleGeneration
+├── SinkError               about a sink that writes exactly once
+│   ├── StagingLost         ├── SinkOutOfOrder     ├── SinkInUse
+│   └── SinkBusy
 ├── PublishError
 │   ├── BatchRejected       ├── UnknownProducer    ├── ProducerFenced
 │   ├── SequenceGap         ├── NotAcknowledged    └── NotRegistered
@@ -415,6 +418,50 @@ class StaleGeneration(GroupError):
     generation: int
     fact = "the partition is not assigned to this member of {group!r}, which is at generation {generation}"
     remedy = "stop handling its records: another member continues at the last committed position"
+
+
+# --- sinks ---------------------------------------------------------------------------------------
+
+
+class SinkError(RostraError):
+    """About a query that writes exactly once: its staged batches and its decisions."""
+
+
+@dataclass(eq=False)
+class StagingLost(SinkError):
+    query: str
+    batch: int
+    topic: str
+    partition: int
+    fact = "batch {batch} of {query!r} is not published: what it staged in {topic}[{partition}] is not there"
+    remedy = "write the batch again; staged batches expire when they are not committed in time"
+
+
+@dataclass(eq=False)
+class SinkOutOfOrder(SinkError):
+    query: str
+    batch: int
+    decided: int
+    fact = "batch {batch} of {query!r} does not follow batch {decided}, the last one decided"
+    remedy = "continue from the checkpoint that wrote batch {decided}, or use another name for this query"
+
+
+@dataclass(eq=False)
+class SinkInUse(SinkError):
+    query: str
+    batch: int
+    decided: int
+    fact = "another writer decided batch {decided} of {query!r}: batch {batch} of this one is not published"
+    remedy = "a new checkpoint needs a new txnId; to continue the old one, use its checkpoint"
+
+
+@dataclass(eq=False)
+class SinkBusy(SinkError):
+    query: str
+    batch: int
+    retryable = True
+    fact = "batch {batch} of {query!r} is being committed"
+    remedy = "wait until it is done; if two drivers run this query, stop one"
 
 
 # --- publishing ----------------------------------------------------------------------------------

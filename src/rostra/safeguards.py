@@ -51,6 +51,15 @@ class Safeguard(StrEnum):
     CONFIRMED_WATCH = "confirmed-watch"
     """A list of topics is answered once the cluster has confirmed that none is missing."""
 
+    SINK_COMPARE_AND_SET = "sink-compare-and-set"
+    """A batch of a sink's query is decided only if it follows the last one decided."""
+    FIRST_DECISION = "first-decision"
+    """A batch of a sink's query that was decided is not decided again, whatever comes with the repeated commit."""
+    PINNED_STAGING = "pinned-staging"
+    """What a commit publishes is pinned before the decision, and expires no more."""
+    IDEMPOTENT_APPLY = "idempotent-apply"
+    """An owner that continues a publication begins behind what is published already."""
+
     OWNERSHIP_LOGGED = "ownership-logged"
     """A change of the strongest publisher is in the log before the first batch that it affects."""
     DEDUP_BY_VECTOR = "dedup-by-vector"
@@ -101,6 +110,14 @@ OF_DERIVED_STATE = (Safeguard.CHECKPOINT_BATCH,)
 
 OF_GROUPS = (Safeguard.GENERATION_FENCING, Safeguard.UNACKED_REDELIVERY)
 """Safeguards of consumer groups, whatever the fabric."""
+
+OF_SINKS = (
+    Safeguard.SINK_COMPARE_AND_SET,
+    Safeguard.FIRST_DECISION,
+    Safeguard.PINNED_STAGING,
+    Safeguard.IDEMPOTENT_APPLY,
+)
+"""Safeguards of exactly-once sinks, on fabrics that have them."""
 
 OF_TOPIC_METADATA = (Safeguard.CONFIRMED_WATCH,)
 """Safeguards of topic metadata, whatever the fabric; they need peers to show."""

@@ -67,6 +67,7 @@ from rostra.broker.publish.ownership import LEASES, Ownership
 from rostra.broker.publish.producer_migration import ProducerMigration
 from rostra.broker.sessions import Session, Sessions
 from rostra.broker.settings import BrokerSettings
+from rostra.broker.sinks.sinks import SINKS_TIMER, Sinks
 from rostra.broker.topics.pattern_watches import PatternWatches
 from rostra.broker.topics.placement import TopicPlacement
 from rostra.broker.topics.topic_requests import TopicRequests
@@ -77,6 +78,7 @@ from rostra.fabric.api import (
     Append,
     Blocked,
     Broken,
+    BrokerMessage,
     Committed,
     Confirmed,
     Connect,
@@ -168,6 +170,7 @@ class Broker:
         self.pattern_watches = PatternWatches(self)
         self.admin_requests = AdminRequests(self)
         self.coordinator = Coordinator(self)
+        self.sinks = Sinks(self)
         self.placement = TopicPlacement(self)
         self.retention = Retention()
         self.compactor = Compactor(self)
@@ -208,7 +211,9 @@ class Broker:
             case PeerIdentified() | PeerLost():
                 self.step_fabric(given)
             case ReadDone():
-                if not self.delivery.read_done(given.token, given.batches, given.next, out):
+                if not self.delivery.read_done(
+                    given.token, given.batches, given.next, out
+                ) and not self.sinks.staging.publications.read_done(given.token, given.batches):
                     self.step_fabric(given)
             case ReadFailed():
                 self._read_failed(given)
@@ -308,10 +313,7 @@ class Broker:
                 case PartitionJoined():
                     self.placement.partition_joined(effect)
                 case Confirmed():
-                    if not self.pattern_watches.confirmed(effect.token) and not self.coordinator.confirmed(
-                        effect.token
-                    ):
-                        self.topic_requests.confirmed(effect.token)
+                    self._confirmed(effect.token)
                 case OperationDone():
                     self.admin_requests.operation_done(effect.token)
                 case Described():
@@ -321,6 +323,8 @@ class Broker:
                     self.client_requests.batch_forwarded(effect.token, effect.base)
                 case ForwardReceived():
                     self.client_requests.batch_arrived(effect)
+                case BrokerMessage():
+                    self.sinks.received(effect.body)
                 case ProducerAdmitted():
                     assert self.producer_migration is not None
                     self.producer_migration.admitted(effect)
@@ -354,9 +358,15 @@ class Broker:
     def _readers_changed(self, served: ServedPartition) -> None:
         self.step_fabric(Readers(served.partition, bool(served.readers)))
 
+    def _confirmed(self, token: int) -> None:
+        for component in (self.pattern_watches, self.coordinator, self.sinks):
+            if component.confirmed(token):
+                return
+        self.topic_requests.confirmed(token)
+
     def _refused(self, effect: Refused) -> None:
         token, error = effect.token, effect.error
-        for component in (self.topic_requests, self.admin_requests, self.pattern_watches, self.coordinator):
+        for component in (self.topic_requests, self.admin_requests, self.pattern_watches, self.coordinator, self.sinks):
             if component.refused(token, error):
                 return
         if self.producer_migration is None or not self.producer_migration.refused(token, error):
@@ -383,6 +393,7 @@ class Broker:
             self.delivery.committed(served, self.out)
             if released:
                 self._release(released)
+            self.sinks.committed(served)
 
     def _covered(self, effect: Covered) -> None:
         served = self.topic_table.served.get(effect.partition)
@@ -437,6 +448,7 @@ class Broker:
                 self.out.append(InspectLog(partition))
             else:
                 self.coordinator.state_rewound(served)
+                self.sinks.state_rewound(served)
 
     def _write_failed(self, given: WriteFailed) -> None:
         # Only the fabric knows whether other nodes have the batch that this disk refused. If so, it gives up ownership
@@ -447,6 +459,8 @@ class Broker:
     def _read_failed(self, given: ReadFailed) -> None:
         note = LogLine("error", "read failed", {"partition": str(given.partition), "error": str(given.error)})
         self.out.append(note)
+        if self.sinks.staging.publications.read_failed(given.token) and not isinstance(given.error, CorruptLog):
+            return
         if isinstance(given.error, CorruptLog):
             # The fabric first: if other nodes have the partition intact, it redirects the readers.
             self.step_fabric(given)
@@ -464,6 +478,7 @@ class Broker:
             self.fail(served.take_parked(), error)
         self.topic_requests.storage_failed(error)
         self.coordinator.storage_failed(error)
+        self.sinks.storage_failed(error)
         self.step_fabric(DiskUnusable(error))
 
     # --- connections and time ---
@@ -509,23 +524,28 @@ class Broker:
             self.ownership.timer()
         elif given.timer == GROUPS_TIMER:
             self.coordinator.timer()
+        elif given.timer == SINKS_TIMER:
+            self.sinks.timer()
         elif given.timer == CATCH_UP:
             self.delivery.resume(self.out)
         elif given.timer == RETENTION:
             self.retention.check(self)
             self.compactor.start_next()
+            self.sinks.retention_check()
             self.out.append(SetTimer(RETENTION, self.now.mono_us + self.settings.retention_check_ms * 1000))
         else:
             self.step_fabric(given)
 
     def _finish(self) -> None:
         """Stops once no reply is pending: first the fabric transfers ownership, then clients get a goodbye."""
+        self.sinks.stop()
         if (
             self.client_requests.waiting()
             or (self.producer_migration is not None and self.producer_migration.waiting())
             or self.topic_requests.waiting()
             or self.admin_requests.waiting()
             or self.coordinator.waiting()
+            or self.sinks.waiting()
             or any(served.has_parked for served in self.topic_table.partitions())
         ):
             return

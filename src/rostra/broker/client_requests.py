@@ -71,6 +71,7 @@ from rostra.wire.messages import (
     Watch,
     Welcome,
 )
+from rostra.wire.sinks import AbortSink, CommitSink, StageBatch
 
 if TYPE_CHECKING:
     from rostra.broker.broker import Broker
@@ -94,7 +95,7 @@ class ClientRequests:
         self._broker = broker
         settings = broker.settings
         self._waiting_max = settings.requests_per_connection_max
-        self._limits = BatchLimits(
+        self.limits = BatchLimits(
             batch_bytes_max=settings.batch_bytes_max,
             raw_body_bytes_max=settings.batch_inflated_bytes_max,
             records_max=settings.batch_records_max,
@@ -149,9 +150,12 @@ class ClientRequests:
                 self._broker.pattern_watches.watch(conn, session, message)
             case Unwatch():
                 self._broker.pattern_watches.unwatch(conn, message)
+            case FindCoordinator(role="group"):
+                self._broker.coordinator.locator.find(conn, session, message)
+            case FindCoordinator() | StageBatch() | CommitSink() | AbortSink():
+                self._broker.sinks.answer(conn, session, message, payload)
             case (
-                FindCoordinator()
-                | JoinGroup()
+                JoinGroup()
                 | Released()
                 | CommitPositions()
                 | MemberHeartbeat()
@@ -235,7 +239,7 @@ class ClientRequests:
             self._forward(conn, session, served, message, payload)
             return
         try:
-            producer, epoch, sequence, count = check_produced(payload, limits=self._limits, now_us=broker.now.wall_us)
+            producer, epoch, sequence, count = check_produced(payload, limits=self.limits, now_us=broker.now.wall_us)
         except BatchRejected as rejected:
             self._fail(conn, message.request, rejected)
             return

@@ -69,5 +69,24 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     """One more member of a named subscription is refused with LimitExceeded."""
     partitions_per_group_max: int = 10_000
     """Partitions that match a named subscription beyond this number stay unassigned, with an error in the log."""
+    sink_partitions: int = 8
+    """Partitions of the internal topic `_sinks`, which stores what exactly-once sinks decided; applies when it is
+    created."""
+    sink_segment_bytes: int = 4 << 20
+    """Segment size of `_sinks`; each segment begins with the state of all its queries. Applies when it is created."""
+    sinks_max: int = 10_000
+    """Queries of exactly-once sinks per partition of `_sinks`; one more is refused with LimitExceeded."""
+    sinks_bytes_max: int = 3 << 20
+    """Checkpoint size of the queries in one partition of `_sinks`; a commit that needs more is refused with
+    LimitExceeded."""
+    sink_query_bytes_max: int = 4 << 30
+    """Bytes that one query has staged in the partitions that this node owns; more are refused with LimitExceeded."""
+    sink_bytes_max: int = 16 << 30
+    """Bytes that all queries have staged in the partitions that this node owns; more are refused with LimitExceeded."""
+    sink_lease_ms: int = 600_000
+    """Staged batches that nobody adds to or commits for this time are dropped."""
+    sink_retention_ms: int = 604_800_000
+    """A query that commits nothing for this time is forgotten, one that consists of a single batch after a 168th of it
+    (an hour of a week); a commit of it that comes later counts as its first."""
     auto_create: bool = True
     """Whether looking up an unknown topic may create it, if the client asks for that."""

@@ -12,19 +12,21 @@ from typing import Literal, Protocol
 
 from rostra.errors import RostraError
 from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, SplitBehaviour, Survives, TopicScope
-from rostra.fabric.values import EpochStart, Now, Recovered, TopicSpec, Value
+from rostra.fabric.values import BrokerMessage, EpochStart, Now, Recovered, SendToBroker, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
 
 __all__ = [
     "AcksAll",
+    "BrokerMessage",
     "Delivers",
     "EpochStart",
     "Guarantees",
     "Now",
     "Order",
     "Recovered",
+    "SendToBroker",
     "SplitBehaviour",
     "Survives",
     "TopicScope",
@@ -265,6 +267,7 @@ FabricInput = (
     | Forward
     | AwaitCoverage
     | ForwardDone
+    | SendToBroker
     | DiskUnusable
     | Echo
     | TransferOwnership
@@ -569,6 +572,7 @@ FabricEffect = (
     | Refused
     | Forwarded
     | ForwardReceived
+    | BrokerMessage
     | ProducerAdmitted
     | ProducerMigrated
     | Confirmed

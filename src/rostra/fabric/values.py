@@ -46,3 +46,20 @@ class Recovered(Value, frozen=True):
     end: int
     epochs: tuple[EpochStart, ...]
     damaged_at: int | None = None
+
+
+class SendToBroker(Value, frozen=True):
+    """An input: passes these bytes to the broker of the node with this client address.
+
+    They may be lost, repeated or late, as on any link: the broker repeats what matters. The other broker gets them as
+    `BrokerMessage`.
+    """
+
+    address: str
+    body: bytes
+
+
+class BrokerMessage(Value, frozen=True):
+    """An effect for the broker: bytes that the broker of another node passed to `SendToBroker`."""
+
+    body: bytes

@@ -24,7 +24,10 @@ ALTERATION = "alteration"
 GROUPS = "groups"
 """Named subscriptions: positions kept in the cluster, members that share partitions."""
 
-FEATURES: tuple[str, ...] = (ADMINISTRATION, PUBLISHERS, PATTERNS, START_AT_A_TIME, ALTERATION, GROUPS)
+SINKS = "sinks"
+"""Staging batches and committing them exactly once."""
+
+FEATURES: tuple[str, ...] = (ADMINISTRATION, PUBLISHERS, PATTERNS, START_AT_A_TIME, ALTERATION, GROUPS, SINKS)
 
 
 def in_common(offered: tuple[str, ...], known: tuple[str, ...] = FEATURES) -> tuple[str, ...]:

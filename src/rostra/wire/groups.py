@@ -27,6 +27,7 @@ PATTERNS_MAX = 64
 LEASE_MS_MIN = 100
 LEASE_MS_MAX = 86_400_000
 
+CoordinatorRole = Literal["group", "sink"]
 GroupStart = Literal["earliest", "latest", "offset", "last", "time"]
 """As of any `Subscribe`."""
 LeaseMs = Annotated[int, Meta(ge=LEASE_MS_MIN, le=LEASE_MS_MAX)]
@@ -96,11 +97,12 @@ Positions = Annotated[tuple[Position, ...], Meta(max_length=PARTITIONS_PER_PAGE_
 
 
 class FindCoordinator(Message, frozen=True, array_like=True):
-    """Where is the coordinator of this name? Answered by any node."""
+    """Where is the coordinator of this named subscription, or of this sink's query? Answered by any node."""
 
     kind: ClassVar[int] = 19
     request: Request
     name: Text
+    role: CoordinatorRole = "group"
 
 
 class JoinGroup(Message, frozen=True, array_like=True):

@@ -34,6 +34,7 @@ from rostra.wire.groups import (
     Released,
     ResetGroup,
 )
+from rostra.wire.sinks import AbortSink, CommitSink, SinkCommitted, StageBatch
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
@@ -541,6 +542,9 @@ ClientMessage = (
     | DescribeGroup
     | ResetGroup
     | DeleteGroup
+    | StageBatch
+    | CommitSink
+    | AbortSink
     | Goodbye
 )
 NodeMessage = (
@@ -573,5 +577,6 @@ NodeMessage = (
     | GroupPage
     | GroupDescribed
     | GroupEnded
+    | SinkCommitted
     | Goodbye
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from rostra.broker.groups.coordinator_locator import GROUPS_TOPIC
+from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC
 from rostra.broker.groups.maintenance import GROUPS_TIMER
 from rostra.errors import RostraError, from_wire
 from rostra.fabric.api import TimerFired

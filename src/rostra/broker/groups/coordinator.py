@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, assert_never
 
 from rostra.broker.api import Conn
 from rostra.broker.groups import description
-from rostra.broker.groups.coordinator_locator import GROUPS_TOPIC, CoordinatorLocator
 from rostra.broker.groups.group_table import ConsumerGroup, GroupDeleted, GroupPartitionKey, PositionsCommitted
 from rostra.broker.groups.join import GroupJoin
 from rostra.broker.groups.maintenance import GroupMaintenance
 from rostra.broker.groups.store import GroupChange, GroupStore, released
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.sessions import Session
+from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC, CoordinatorLocator
 from rostra.errors import (
     GroupBusy,
     LimitExceeded,
@@ -52,7 +52,6 @@ from rostra.wire.groups import (
     CommitPositions,
     DeleteGroup,
     DescribeGroup,
-    FindCoordinator,
     JoinGroup,
     LeaveGroup,
     ListGroups,
@@ -83,7 +82,10 @@ class Coordinator:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.locator = CoordinatorLocator(broker)
+        settings = broker.settings
+        # Where each node has its own groups, one partition is enough.
+        partitions = settings.group_partitions if broker.fabric.guarantees.groups_span_nodes else 1
+        self.locator = CoordinatorLocator(broker, GROUPS_TOPIC, partitions, settings.group_segment_bytes)
         self._store = GroupStore(broker)
         self._joins = GroupJoin(broker, self._store)
         self._maintenance = GroupMaintenance(broker, self._store, self._joins)
@@ -149,11 +151,8 @@ class Coordinator:
 
     # --- requests ---
 
-    def answer(self, conn: Conn, session: Session, message: Coordinated | FindCoordinator) -> None:
+    def answer(self, conn: Conn, session: Session, message: Coordinated) -> None:
         broker = self._broker
-        if isinstance(message, FindCoordinator):
-            self.locator.find(conn, session, message)
-            return
         served = broker.over_limit(session) or self._partition_for(message)
         if isinstance(served, RostraError):
             broker.refuse(conn, message.request, served)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from rostra.broker.groups.coordinator_locator import GROUPS_TOPIC, groups_partition
 from rostra.broker.groups.join import GroupJoin
 from rostra.broker.groups.store import GroupStore
 from rostra.broker.groups.topic_matching import patterns_of
 from rostra.broker.partition.served_partition import ServedPartition
+from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC, coordinating_partition
 from rostra.errors import RostraError
 from rostra.fabric.api import LogLine, SetTimer
 
@@ -71,7 +71,7 @@ class GroupMaintenance:
         store, error = self._store, self._broker.placement.not_owner(served)
         known = self._broker.topic_table.by_name(GROUPS_TOPIC)
         for member_key in list(store.connections.by_member):
-            if known is None or groups_partition(known, member_key[0]) is served:
+            if known is None or coordinating_partition(known, member_key[0]) is served:
                 conn = store.connections.remove(member_key)
                 store.pattern_index.set(member_key[0], ())
                 if conn is not None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from rostra.broker.api import Conn
 from rostra.broker.groups import description
 from rostra.broker.groups.assignor import Members
-from rostra.broker.groups.coordinator_locator import GROUPS_TOPIC, groups_partition
 from rostra.broker.groups.group_table import (
     AssignmentChanged,
     ConsumerGroup,
@@ -24,6 +23,7 @@ from rostra.broker.groups.member_leases import LeaseQueue, MemberConnections, Me
 from rostra.broker.groups.rebalance import rebalance
 from rostra.broker.groups.topic_matching import PatternIndex, StartOffsets, patterns_of, present, wanted
 from rostra.broker.partition.served_partition import ServedPartition
+from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC, coordinating_partition
 from rostra.errors import NotAMember, RostraError, Unavailable
 from rostra.fabric.api import LogLine
 from rostra.model.ids import Partition
@@ -56,7 +56,7 @@ class GroupStore:
         known = self._broker.topic_table.by_name(GROUPS_TOPIC)
         if known is None:
             return Unavailable(GROUPS_TOPIC, 0, "this node does not know it yet")
-        return self.if_owned(groups_partition(known, name))
+        return self.if_owned(coordinating_partition(known, name))
 
     def if_owned(self, served: ServedPartition) -> ServedPartition | RostraError:
         if not served.owner:
@@ -66,7 +66,7 @@ class GroupStore:
     def find(self, name: str) -> tuple[ServedPartition, ConsumerGroup] | None:
         """The group with its partition, if this node owns that and the group exists."""
         known = self._broker.topic_table.by_name(GROUPS_TOPIC)
-        served = groups_partition(known, name) if known is not None else None
+        served = coordinating_partition(known, name) if known is not None else None
         group = served.derived.groups.get(name) if served is not None else None
         return (served, group) if served is not None and served.partition in self.owned and group is not None else None
 

@@ -14,12 +14,14 @@ from rostra.broker.groups.group_table import GroupEntry
 from rostra.broker.partition.compaction_mark import CompactBelow
 from rostra.broker.publish.producer_table import ProducerEntry
 from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft
+from rostra.broker.sinks.sink_table import SinkEntry
+from rostra.broker.sinks.staged_table import StagedEntry
 from rostra.model.batch import Buffer
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
 from rostra.model.producer_move import ProducerMove
 
-DerivedEntry = CompactBelow | PublisherJoined | PublisherLeft | GroupEntry | ProducerMove
+DerivedEntry = CompactBelow | PublisherJoined | PublisherLeft | GroupEntry | ProducerMove | StagedEntry | SinkEntry
 """Every entry that changes log-derived state. Their tags differ from those of a fabric's entries in the same log."""
 
 

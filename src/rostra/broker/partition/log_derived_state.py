@@ -1,4 +1,4 @@
-"""State derived from a partition's log: producers, publishers, consumer groups, migrations, compaction mark.
+"""State derived from a partition's log: producers, publishers, consumer groups, sinks, migrations, compaction mark.
 
 The log is the only storage. The owner appends control batches (`control_batch.py`) beside the records; every copy,
 owner or not, applies them when they are appended, so all copies with the same log have the same tables, and a new owner
@@ -37,6 +37,23 @@ from rostra.broker.partition.control_batch import Checkpoint, DerivedEntry, deco
 from rostra.broker.publish.migration_table import MigrationTable
 from rostra.broker.publish.producer_table import ProducerTable
 from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft, PublisherTable
+from rostra.broker.sinks.sink_table import (
+    CommitBegun,
+    CommitDecided,
+    CommitDone,
+    CommitRefused,
+    SinkForgotten,
+    SinkQuery,
+    SinkTable,
+)
+from rostra.broker.sinks.staged_table import (
+    BatchPublished,
+    BatchStaged,
+    HandlesDropped,
+    HandlesPinned,
+    StagedHandle,
+    StagedTable,
+)
 from rostra.model.batch import Buffer
 from rostra.model.producer_move import ProducerMove
 from rostra.safeguards import ALL_ON, Safeguard, Without
@@ -64,6 +81,8 @@ class LogDerivedState:
         "migrations",
         "producers",
         "publishers",
+        "sinks",
+        "staged",
     )
 
     def __init__(self, producers: ProducerTable, without: Without = ALL_ON) -> None:
@@ -72,7 +91,16 @@ class LogDerivedState:
         self.publishers = PublisherTable()
         self.groups = GroupTable()
         self.migrations = MigrationTable()
-        self._tables: tuple[DerivedTable, ...] = (self.compaction, self.publishers, self.groups, self.migrations)
+        self.sinks = SinkTable()
+        self.staged = StagedTable()
+        self._tables: tuple[DerivedTable, ...] = (
+            self.compaction,
+            self.publishers,
+            self.groups,
+            self.migrations,
+            self.sinks,
+            self.staged,
+        )
         """All tables that change by control entries: not the producers', which changes by batch headers."""
         self._newest = -1
         """Offset of the last control batch, while it may be truncated."""
@@ -103,8 +131,19 @@ class LogDerivedState:
                 self.migrations.apply(base, entry)
                 if base >= 0:
                     self.producers.adopt(base, entry.producer, entry.epoch, entry.expected)
+            case BatchStaged() | HandlesPinned() | HandlesDropped() | BatchPublished() | StagedHandle():
+                self.staged.apply(base, entry)
+            case CommitBegun() | CommitDecided() | CommitRefused() | CommitDone() | SinkForgotten() | SinkQuery():
+                self.sinks.apply(base, entry)
             case _:
                 assert_never(entry)
+
+    def produced(self, base: int, last: int, producer: int, epoch: int, sequence: int, count: int) -> None:
+        """This batch of a producer is now at the end of the log."""
+        if self.staged and self.staged.appended(base, producer):
+            self._newest = base
+        else:
+            self.producers.apply(base, last, producer, epoch, sequence, count)
 
     def commit(self, offset: int) -> None:
         """Changes below this offset need no undo any more."""
@@ -137,6 +176,8 @@ class LogDerivedState:
             self.publishers.to_entries(),
             self.groups.to_entries(),
             self.migrations.to_entries(),
+            self.sinks.to_entries(),
+            self.staged.to_entries(),
         )
         return chain(*entries)
 

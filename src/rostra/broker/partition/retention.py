@@ -49,10 +49,13 @@ class Retention:
         spare = served.bytes - settings.retention_bytes if settings.retention_bytes else 0
         first = served.first
         dropped = 0
+        # Staged batches are read again when they are published.
+        staged_from = served.derived.staged.first_offset()
         for segment in given.segments:
             too_old = oldest_us is not None and segment.max_us < oldest_us
             too_much = spare - dropped >= segment.bytes
-            if segment.next > served.commit or not (too_old or too_much):
+            in_use = staged_from is not None and segment.next > staged_from
+            if segment.next > served.commit or in_use or not (too_old or too_much):
                 break
             first = segment.next
             dropped += segment.bytes

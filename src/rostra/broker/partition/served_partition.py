@@ -190,7 +190,7 @@ class ServedPartition:
             while controls and controls[0][0] < stamp.base:
                 self.derived.apply(*controls.popleft())
             if stamp.producer:
-                self.producers.apply(stamp.base, stamp.last, stamp.producer, stamp.epoch, stamp.sequence, stamp.count)
+                self.derived.produced(stamp.base, stamp.last, stamp.producer, stamp.epoch, stamp.sequence, stamp.count)
         for base, batch in controls:
             self.derived.apply(base, batch)
 
@@ -203,7 +203,7 @@ class ServedPartition:
             if base < found.log.end:
                 continue
             if producer:
-                self.producers.apply(base, base + delta, producer, epoch, sequence, delta + 1)
+                self.derived.produced(base, base + delta, producer, epoch, sequence, delta + 1)
             if owner_flags & BROKER_STATE:
                 self.derived.apply(base, batch)
         self.derived.commit(self.commit)
@@ -242,7 +242,7 @@ class ServedPartition:
             self._note_epoch(owner_epoch, base)
         if producer:
             # Control batches have no producer; neither has a client without deduplication.
-            self.producers.apply(base, last, producer, epoch, sequence, delta + 1)
+            self.derived.produced(base, last, producer, epoch, sequence, delta + 1)
             self._derived_may_undo = True
         if self._appended_meanwhile is not None:
             self._appended_meanwhile.append(batch if owner_flags & BROKER_STATE else batch[:HEADER_BYTES])

@@ -99,6 +99,7 @@ class TopicPlacement:
             else:
                 self._broker.topic_requests.opened(one.token, one.known)
                 self._broker.coordinator.locator.opened(one.token)
+                self._broker.sinks.locator.opened(one.token)
 
     def topic_closed(self, effect: TopicClosed) -> None:
         broker = self._broker
@@ -159,6 +160,7 @@ class TopicPlacement:
         if not effect.owner:
             self._lost_ownership(served)
         self._broker.coordinator.serving(served)
+        self._broker.sinks.serving(served)
 
     def log_inspected(self, given: LogInspected) -> None:
         """Rebuilds derived state from the log. Ignored if the log was truncated or replaced meanwhile."""
@@ -170,6 +172,7 @@ class TopicPlacement:
             if served.owner:
                 self._broker.ownership.gained(served)
             self._broker.coordinator.state_rewound(served)
+            self._broker.sinks.state_rewound(served)
             return
         note = LogLine("error", "log inspection failed", {"partition": str(given.partition), "error": str(given.log)})
         self._broker.out.append(note)
@@ -184,6 +187,7 @@ class TopicPlacement:
             served.epoch, served.address = effect.epoch, effect.address
             self._lost_ownership(served)
             self._broker.coordinator.serving(served)
+            self._broker.sinks.serving(served)
 
     def blocked(self, effect: Blocked) -> None:
         served = self._broker.topic_table.served.get(effect.partition)

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Self, overload
 
@@ -24,6 +24,7 @@ from rostra.client.core.core import CREDIT_BYTES
 from rostra.client.core.effects import (
     Ack,
     Acknowledged,
+    SinkDecision,
     SubscriptionDescription,
     SubscriptionList,
     TopicDescription,
@@ -41,11 +42,14 @@ from rostra.client.core.options import (
     check_unnamed,
     parse_codec,
 )
+from rostra.client.core.sink_requests import SinkTask
 from rostra.errors import InvalidSetting, TopicExists, UnknownGroup, UnknownTopic
+from rostra.model.batch import Buffer
 from rostra.model.cluster import ClusterState
 from rostra.model.encode import Headers
 from rostra.wire.groups import GroupSummary
 from rostra.wire.messages import PUBLISHER_LEASE_MS, TOMBSTONE_MS, Acks, Ownership, Topic, TopicSettings
+from rostra.wire.sinks import StagedPart
 
 
 class Client:
@@ -369,6 +373,35 @@ class Client:
         except UnknownGroup:
             if not if_exists:
                 raise
+
+    # --- exactly-once sinks --------------------------------------------------------------------------
+
+    async def stage(self, topic: str, partition: int, batch: Buffer, task: SinkTask) -> StagedPart:
+        """Store an encoded batch invisibly, with acks `all`, as a part of the task's batch of its query."""
+        core = self._driver.core
+        part = await self._driver.call(lambda call: core.sinks.stage(now_us(), call, topic, partition, batch, task))
+        assert isinstance(part, StagedPart)
+        return part
+
+    async def commit_sink(
+        self, query: str, batch: int, parts: Sequence[StagedPart], *, writer: str = "", once: bool = False
+    ) -> SinkDecision:
+        """Publish all parts as batch `batch` of the query, or none: exactly once, however often it is called.
+
+        The first batch of a query may have any number; then each follows the one before. A batch that was decided
+        before, by whomever, stays as it was decided.
+        """
+        core = self._driver.core
+        decision = await self._driver.call(
+            lambda call: core.sinks.commit(now_us(), call, query, batch, parts, writer, once)
+        )
+        assert isinstance(decision, SinkDecision)
+        return decision
+
+    async def abort_sink(self, query: str, batch: int, parts: Sequence[StagedPart]) -> None:
+        """Drop staged parts, unless a commit of them has begun."""
+        core = self._driver.core
+        await self._driver.call(lambda call: core.sinks.abort(now_us(), call, query, batch, parts))
 
     # --- users ---------------------------------------------------------------------------------------
 

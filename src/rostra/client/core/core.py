@@ -43,6 +43,7 @@ from rostra.client.core.producer.record_arguments import checked_record
 from rostra.client.core.routing.coordinator_request import CoordinatorLookup, Rpc
 from rostra.client.core.routing.metadata_cache import MetadataCache
 from rostra.client.core.routing.pending_requests import PendingRequest, PendingRequests
+from rostra.client.core.sink_requests import SinkRequests
 from rostra.client.core.subscription.pattern_subscription import PatternSubscription
 from rostra.client.core.subscription.subscriptions import AnySubscription, Subscriptions
 from rostra.client.core.subscription.topic_subscription import PartitionFeed, PendingUnsubscribe, TopicSubscription
@@ -92,6 +93,7 @@ from rostra.wire.messages import (
     Watched,
     Welcome,
 )
+from rostra.wire.sinks import SinkCommitted
 
 CREDIT_BYTES = 4 << 20
 
@@ -132,6 +134,7 @@ class Core:
         self._group_admin = GroupAdmin(
             self._coordinators, self._metadata, self._subscriptions, calls, timeout_us, self.out
         )
+        self._sink_requests = SinkRequests(self._coordinators, self._metadata, random, timeout_us, self.out)
         self._deadlines = (
             self.links.deadline_us,
             self._requests.deadline_us,
@@ -341,7 +344,7 @@ class Core:
                     waiter.confirmed()
             case Unregistered():
                 self._producers.unregistered(now_us, message)
-            case GroupJoined() | GroupPage() | GroupDescribed():
+            case GroupJoined() | GroupPage() | GroupDescribed() | SinkCommitted():
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, Rpc):
                     waiter.answered(now_us, message)
@@ -564,6 +567,12 @@ class Core:
         """Administration of consumer groups."""
         self._check_open()
         return self._group_admin
+
+    @property
+    def sinks(self) -> SinkRequests:
+        """Requests of exactly-once sinks."""
+        self._check_open()
+        return self._sink_requests
 
     # --- time ----------------------------------------------------------------------------------------
 

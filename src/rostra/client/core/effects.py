@@ -10,6 +10,7 @@ from rostra.errors import RostraError
 from rostra.model.cluster import ClusterState
 from rostra.wire.groups import GroupMember, GroupSummary
 from rostra.wire.messages import PartitionState, Topic, TopicSettings
+from rostra.wire.sinks import StagedPart
 
 Buffer = bytes | bytearray | memoryview
 
@@ -75,6 +76,13 @@ class SubscriptionDescription(msgspec.Struct, frozen=True):
         return sum(part.lag for part in self.parts)
 
 
+class SinkDecision(msgspec.Struct, frozen=True):
+    """The outcome of a sink's commit: the last batch that was decided. `repeated`: an earlier commit decided it."""
+
+    batch: int
+    repeated: bool
+
+
 Result = (
     None
     | Ack
@@ -84,6 +92,8 @@ Result = (
     | ClusterState
     | SubscriptionList
     | SubscriptionDescription
+    | StagedPart
+    | SinkDecision
 )
 
 

@@ -63,6 +63,7 @@ from rostra.fabric.api import (
     Recovered,
     Refused,
     RemoveNode,
+    SendToBroker,
     SetTimer,
     SplitBehaviour,
     Started,
@@ -245,8 +246,8 @@ class Flood:
             case Readers():
                 # Every broker commits on its own; readers make no difference.
                 pass
-            case ForwardDone():
-                raise AssertionError(f"no publish is forwarded to another broker to be ordered: {given}")
+            case ForwardDone() | SendToBroker():
+                raise AssertionError(f"brokers send each other records only: {given}")
             case _:
                 assert_never(given)
 

@@ -59,6 +59,7 @@ from rostra.fabric.api import (
     Recovered,
     Refused,
     RemoveNode,
+    SendToBroker,
     ServedElsewhere,
     Serving,
     SetTimer,
@@ -100,7 +101,7 @@ GUARANTEES = Guarantees(
     split=SplitBehaviour.REFUSES,
     survives=Survives.MINORITY,
     groups_span_nodes=True,
-    exactly_once_sink=False,
+    exactly_once_sink=True,
 )
 
 BOOT = "raft/boot"
@@ -294,6 +295,8 @@ class Raft:
                 self.description.request(given.token)
             case Forward() | ForwardDone() | AwaitCoverage():
                 raise AssertionError(f"this fabric redirects clients and forwards nothing: {given}")
+            case SendToBroker():
+                self.peers.send_to_broker(given)
             case PrepareStop():
                 self.transfers.prepare_stop()
             case _:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast, get_args
 
 from rostra.errors import PeerViolation
-from rostra.fabric.api import PeerReceived
+from rostra.fabric.api import BrokerMessage, PeerReceived
 from rostra.fabric.raft.messages import (
     AlterTopicRequest,
+    BrokerToBroker,
     ClusterStateReply,
     ClusterStateRequest,
     CreateTopicRequest,
@@ -87,6 +88,8 @@ class MessageRouter:
                 raft.description.request_received(peer, message)
             case ClusterStateReply():
                 raft.description.reply_received(peer, message)
+            case BrokerToBroker():
+                raft.out.append(BrokerMessage(message.body))
             case RemovedNotice():
                 raft.removal.notice_received(peer, message)
             case _:

@@ -327,6 +327,13 @@ class ClusterStateReply(RaftMessageBase, frozen=True, array_like=True):
     more: bool = False
 
 
+class BrokerToBroker(RaftMessageBase, frozen=True, array_like=True):
+    """Passes a message of one broker to another; the fabric does not look into it."""
+
+    kind: ClassVar[int] = 156
+    body: bytes
+
+
 ClusterMessage = (
     JoinRequest
     | JoinReply
@@ -340,6 +347,7 @@ ClusterMessage = (
     | TransferLeadership
     | ClusterStateRequest
     | ClusterStateReply
+    | BrokerToBroker
 )
 RaftMessage = NodeHeartbeat | NodeHeartbeatReply | GroupMessage | ClusterMessage
 

@@ -128,11 +128,13 @@ class NodeLink:
         else:
             self.out.append(Write(self.number, (encode(message, len(payload)), payload)))
 
-    def send_request(self, waiter: Waiter, message: Callable[[int], ClientMessage]) -> int:
+    def send_request(
+        self, waiter: Waiter, message: Callable[[int], ClientMessage], payload: Buffer | None = None
+    ) -> int:
         """Send a message under the next request number; `waiter` receives the answer."""
         request = self.last_request = self.last_request + 1
         self.awaiting[request] = waiter
-        self.write(message(request))
+        self.write(message(request), payload)
         return request
 
     @property

@@ -1,4 +1,4 @@
-"""Requests to the coordinator of a consumer group: its lookup, and requests that follow it when it moves."""
+"""Requests to the coordinator of a consumer group or of a sink's query: its lookup, and requests that follow it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from rostra.client.core.links.node_link import NodeLink
 from rostra.client.core.routing.metadata_cache import MetadataCache
 from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.client.core.routing.pending_requests import Answer, PendingRequest, PendingRequests
-from rostra.errors import GroupError, PeerViolation, RostraError, TimedOut
-from rostra.wire.features import GROUPS
+from rostra.errors import GroupError, NotSupported, PeerViolation, RostraError, TimedOut
+from rostra.model.batch import Buffer
+from rostra.wire.features import GROUPS, SINKS
 from rostra.wire.frames import Violation
-from rostra.wire.groups import CoordinatorLocation, FindCoordinator, GroupDescribed, GroupJoined, GroupPage
+from rostra.wire.groups import (
+    CoordinatorLocation,
+    CoordinatorRole,
+    FindCoordinator,
+    GroupDescribed,
+    GroupJoined,
+    GroupPage,
+)
 from rostra.wire.messages import Agreed, ClientMessage, PartitionLocation, Topic, TopicSettings
+from rostra.wire.sinks import SinkCommitted
 
 GROUPS_TOPIC = "_groups"
+SINKS_TOPIC = "_sinks"
 
-Reply = Agreed | GroupJoined | GroupPage | GroupDescribed
+Reply = Agreed | GroupJoined | GroupPage | GroupDescribed | SinkCommitted
 """The messages that answer an `Rpc`."""
 OnReply = Callable[[int, Reply], None]
 OnError = Callable[[int, RostraError], None]
@@ -35,7 +45,7 @@ class Rpc:
 
 
 class CoordinatorLookup:
-    """Finds the partition of `_groups` that stores a group, and tracks the requests sent to its owner."""
+    """Finds the partition of `_groups` or `_sinks` that stores a name, and tracks the requests sent to its owner."""
 
     def __init__(self, requests: PendingRequests, metadata: MetadataCache, timeout_us: int) -> None:
         self._requests = requests
@@ -43,20 +53,21 @@ class CoordinatorLookup:
         self._timeout_us = timeout_us
         self._in_flight: dict[CoordinatorRequest, None] = {}
 
-    def find(self, now_us: int, name: str, found: OnRoute, failed: OnError) -> None:
-        """Find the coordinator's partition; the first lookup creates `_groups`."""
+    def find(self, now_us: int, name: str, found: OnRoute, failed: OnError, role: CoordinatorRole = "group") -> None:
+        """Find the coordinator's partition; the first lookup creates the topic."""
 
         def answered(now_us: int, message: Answer) -> None:
             if not isinstance(message, CoordinatorLocation):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to FindCoordinator")
             assert lookup.link is not None
-            topic = Topic(message.topic, GROUPS_TOPIC, TopicSettings())
+            topic = Topic(message.topic, GROUPS_TOPIC if role == "group" else SINKS_TOPIC, TopicSettings())
             reported = PartitionLocation(message.partition, message.address, message.epoch, 0, message.known)
             found(now_us, self._metadata.add_reported(now_us, lookup.link, topic, reported))
 
-        build = partial(FindCoordinator, name=name)
+        build = partial(FindCoordinator, name=name, role=role)
+        feature = GROUPS if role == "group" else SINKS
         lookup = PendingRequest(
-            f"find the coordinator of {name}", build, answered, failed, now_us + self._timeout_us, GROUPS
+            f"find the coordinator of {name}", build, answered, failed, now_us + self._timeout_us, feature
         )
         self._requests.add(now_us, lookup)
 
@@ -70,13 +81,14 @@ class CoordinatorLookup:
         build: Callable[[int], ClientMessage],
         answered: OnReply,
         failed: OnError,
+        role: CoordinatorRole = "group",
     ) -> None:
-        """Send one request to the coordinator of a group."""
+        """Send one request to the coordinator of a name."""
 
         def found(now_us: int, route: PartitionRoute) -> None:
             self.follow(now_us, CoordinatorRequest(what, build, answered, failed, now_us + self._timeout_us), route)
 
-        self.find(now_us, name, found, failed)
+        self.find(now_us, name, found, failed, role)
 
     def follow(self, now_us: int, request: CoordinatorRequest, route: PartitionRoute) -> None:
         self._in_flight[request] = None
@@ -102,7 +114,14 @@ class CoordinatorRequest:
     """A request that only the owner of a partition answers. It follows the partition until it is answered."""
 
     def __init__(
-        self, what: str, build: Callable[[int], ClientMessage], answered: OnReply, failed: OnError, due_us: int
+        self,
+        what: str,
+        build: Callable[[int], ClientMessage],
+        answered: OnReply,
+        failed: OnError,
+        due_us: int,
+        payload: Buffer | None = None,
+        feature: str = "",
     ) -> None:
         self.what = what
         self.due_us = due_us
@@ -110,6 +129,8 @@ class CoordinatorRequest:
         self._build = build
         self._answered = answered
         self._failed = failed
+        self._payload = payload
+        self._feature = feature
         self._route: PartitionRoute | None = None
         self._sent: tuple[NodeLink, int] | None = None
         self.link: NodeLink
@@ -126,8 +147,13 @@ class CoordinatorRequest:
             self.resume(now_us)
 
     def resume(self, now_us: int) -> None:
-        if self._sent is None and self.link.up:
-            self._sent = self.link, self.link.send_request(Rpc(self._replied, self._refused), self._build)
+        if self._sent is not None or not self.link.up:
+            return
+        if self._feature and self._feature not in self.link.features:
+            self.give_up(now_us, NotSupported(self._feature))
+            return
+        rpc = Rpc(self._replied, self._refused)
+        self._sent = self.link, self.link.send_request(rpc, self._build, self._payload)
 
     def suspend(self) -> None:
         self._sent = None

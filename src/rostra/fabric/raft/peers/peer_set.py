@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rostra.fabric.api import Connect, Disconnect, LogLine, Send
+from rostra.fabric.api import Connect, Disconnect, LogLine, Send, SendToBroker
 from rostra.fabric.raft.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import GroupHeartbeat, JoinRequest, NodeHeartbeat, NodeHeartbeatReply, RemovedNotice
+from rostra.fabric.raft.messages import (
+    BrokerToBroker,
+    GroupHeartbeat,
+    JoinRequest,
+    NodeHeartbeat,
+    NodeHeartbeatReply,
+    RemovedNotice,
+)
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, ClusterMember, MetadataState
 from rostra.fabric.raft.peers.peer_liveness import PeerLiveness
 from rostra.model.ids import NodeId
@@ -99,6 +106,12 @@ class PeerSet:
             self._members = [known[node] for node in sorted(known) if node != raft.node]
             self._members_of, self._members_at = state, applied
         return self._members
+
+    def send_to_broker(self, given: SendToBroker) -> None:
+        """Passes a message of this node's broker on; without a member at that address it is lost."""
+        for member in self.members():
+            if member.address == given.address:
+                self._raft.out.append(Send(member.node, BrokerToBroker(given.body)))
 
     def is_alive(self, node: NodeId) -> bool:
         return node == self._raft.node or self.liveness.is_alive(node)

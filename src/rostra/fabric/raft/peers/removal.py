@@ -34,6 +34,7 @@ from rostra.fabric.api import (
     Refused,
     RemoveNode,
     Send,
+    SendToBroker,
     SetTimer,
     Started,
     StopPrepared,
@@ -117,6 +118,7 @@ class Removal:
                 | Forward()
                 | ForwardDone()
                 | AwaitCoverage()
+                | SendToBroker()
                 | DiskUnusable()
                 | Echo()
             ):

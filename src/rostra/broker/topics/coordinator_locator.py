@@ -1,4 +1,4 @@
-"""Finds the coordinator of a consumer group; creates the internal topic `_groups` on first use."""
+"""Finds the coordinator of a consumer group or of a sink's query; creates the internal topic on first use."""
 
 from __future__ import annotations
 
@@ -21,18 +21,22 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 GROUPS_TOPIC = "_groups"
+SINKS_TOPIC = "_sinks"
 
 
-def groups_partition(known: KnownTopic, name: str) -> ServedPartition:
-    """The partition of `_groups` that a group belongs to, by the hash that also partitions records."""
+def coordinating_partition(known: KnownTopic, name: str) -> ServedPartition:
+    """The partition of an internal topic that a name belongs to, by the hash that also partitions records."""
     return known.partitions[xxhash.xxh3_64_intdigest(name.encode()) % len(known.partitions)]
 
 
 class CoordinatorLocator:
-    """Requests that arrive before the topic exists wait here together."""
+    """One for each internal topic. Requests that arrive before the topic exists wait here together."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, topic: str, partitions: int, segment_bytes: int) -> None:
         self._broker = broker
+        self._topic = topic
+        self._partitions = partitions
+        self._segment_bytes = segment_bytes
         self._waiting: list[tuple[Conn, FindCoordinator]] = []
         self._token = 0
         """Of the pending fabric request: first whether the topic exists, then its creation."""
@@ -42,7 +46,7 @@ class CoordinatorLocator:
 
     def find(self, conn: Conn, session: Session, message: FindCoordinator) -> None:
         broker = self._broker
-        known = broker.topic_table.by_name(GROUPS_TOPIC)
+        known = broker.topic_table.by_name(self._topic)
         if known is not None:
             self._answer(conn, message, known)
             return
@@ -56,7 +60,7 @@ class CoordinatorLocator:
             self._confirm()
 
     def _answer(self, conn: Conn, message: FindCoordinator, known: KnownTopic) -> None:
-        served = groups_partition(known, message.name)
+        served = coordinating_partition(known, message.name)
         here = served.owner or self._broker.fabric.guarantees.forwards_publishes
         place = CoordinatorLocation(
             message.request,
@@ -71,7 +75,7 @@ class CoordinatorLocator:
     def _confirm(self) -> None:
         """Another node may have created the topic."""
         self._token = self._broker.next_token()
-        self._broker.step_fabric(Confirm(self._token, GROUPS_TOPIC))
+        self._broker.step_fabric(Confirm(self._token, self._topic))
 
     def confirmed(self, token: int) -> bool:
         """True if the token is this request's."""
@@ -79,7 +83,7 @@ class CoordinatorLocator:
             return False
         if not self._waiting:
             self._token = 0
-        elif self._broker.topic_table.by_name(GROUPS_TOPIC) is not None:
+        elif self._broker.topic_table.by_name(self._topic) is not None:
             self.opened(token)
         else:
             self._make()
@@ -88,25 +92,24 @@ class CoordinatorLocator:
     def _make(self) -> None:
         broker = self._broker
         settings = TopicSettings(
-            # Where each node has its own groups, one partition is enough.
-            partitions=broker.settings.group_partitions if broker.fabric.guarantees.groups_span_nodes else 1,
+            partitions=self._partitions,
             replicas=broker.settings.replicas,
             # Each segment begins with a checkpoint of the whole state.
             retention_bytes=1,
-            segment_bytes=broker.settings.group_segment_bytes,
+            segment_bytes=self._segment_bytes,
         )
         topic = TopicId(random_id(broker.source))
         self._token = broker.next_token()
-        spec = TopicSpec(topic, GROUPS_TOPIC, settings.partitions, msgspec.msgpack.encode(settings))
+        spec = TopicSpec(topic, self._topic, settings.partitions, msgspec.msgpack.encode(settings))
         broker.step_fabric(ProposeTopic(self._token, spec, settings.segment_bytes, settings.replicas))
 
     def opened(self, token: int | None) -> None:
         """The topic exists, and its owners are known or did not become known in time."""
         if not token or token != self._token:
             return
-        known = self._broker.topic_table.by_name(GROUPS_TOPIC)
+        known = self._broker.topic_table.by_name(self._topic)
         if known is None:
-            self.refused(token, Unavailable(GROUPS_TOPIC, 0, "it was deleted right after its creation"))
+            self.refused(token, Unavailable(self._topic, 0, "it was deleted right after its creation"))
             return
         self._token = 0
         waiting, self._waiting = self._waiting, []
@@ -119,7 +122,7 @@ class CoordinatorLocator:
         if not token or token != self._token:
             return False
         if isinstance(error, TopicExists):
-            error = Unavailable(GROUPS_TOPIC, 0, "another node has just created it")
+            error = Unavailable(self._topic, 0, "another node has just created it")
         self.storage_failed(error)
         self._token = 0
         return True
