@@ -1,1 +1,1 @@
-"""Rostra and its peers, driven side by side on one machine: `python -m benchmarks`."""
+"""Compares Rostra with other systems, here called *peers*, on one machine: `python -m benchmarks`."""

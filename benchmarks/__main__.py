@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: fetch the peers, measure, print, and fail if a target is missed."""
+"""`python -m benchmarks`: fetches the peers, measures, prints, and fails if a target is missed."""
 
 import argparse
 import signal
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def kept_of_soak() -> str:
-    """What the last `make soak` showed is not measured here, and stays."""
+    """The section of the last `make soak`, which is not measured here and is kept."""
     _, heading, rest = RESULTS.read_text().partition("\n## Soak\n") if RESULTS.exists() else ("", "", "")
     return heading + rest
 

@@ -1,4 +1,4 @@
-"""A connection without a client: messages out as they are, answers counted."""
+"""A connection without a client library: sends messages unchanged and counts answers."""
 
 import socket
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class BareConnection:
         self._socket.close()
 
     def ask(self, messages: Iterable[ClientMessage], kind: type[M], each: int = 1) -> list[M]:
-        """Say all of them at once; returns as many answers of this kind for each."""
+        """Sends all messages at once; returns one answer of this kind for each."""
         frames = [encode(message) for message in messages]
         self.send(frames)
         return self.hear(kind, each * len(frames))
@@ -40,7 +40,7 @@ class BareConnection:
         self._socket.sendall(b"".join(frames))
 
     def hear(self, kind: type[M], count: int) -> list[M]:
-        """The next answers of this kind; others stay for later, but a refusal ends the trial."""
+        """Returns the next answers of this kind; others are kept for later, but a refusal ends the trial."""
         found: list[M] = []
         while True:
             rest: list[NodeMessage] = []

@@ -1,4 +1,4 @@
-"""Live traffic while another subscriber reads an old topic from disk."""
+"""Measures live traffic while another subscriber reads an old topic from disk."""
 
 import os
 from pathlib import Path
@@ -60,7 +60,7 @@ def pair_cost(
     old_count: int,
     turn: int,
 ) -> float:
-    """Percent by which the live rate drops; which half goes first alternates."""
+    """The percentage by which the live rate drops; the order of the two halves alternates."""
 
     def alone() -> Trial:
         return flood_trial(ours, endpoint, live)
@@ -93,7 +93,7 @@ def trial_beside_a_reader(ours: Rostra, endpoint: Endpoint, live: list[bytes], o
 
 
 def drop_page_cache(folder: Path) -> None:
-    """Old records must come from the disk, not from memory the kernel kept."""
+    """Drops the page cache, so that old records are read from disk."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)

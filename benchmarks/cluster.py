@@ -1,4 +1,4 @@
-"""Three nodes on one machine: records per second against each peer's own three, and the delay at 1,000/s."""
+"""Measures three nodes on one machine: records per second against three nodes of each peer, and latency at 1,000/s."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -31,7 +31,7 @@ HELD_SHARE_MIN = 0.95
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One way to use a peer, how many records keep it busy for a second or so, and what we promise."""
+    """One configuration of a peer, the number of records for about a second, and the target."""
 
     peer: Contender
     records: int
@@ -45,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def bouts() -> list[tuple[Entry, ...]]:
-    """The entries of a bout share the servers of its first."""
+    """Groups of entries that share the servers of their first."""
     return [
         (Entry(JetStreamR3(sync_always=False), 15_000, targets.CLUSTER_JETSTREAM, 320_000),),
         (Entry(JetStreamR3(sync_always=True), 8_000, None, 160_000),),

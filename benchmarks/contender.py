@@ -1,4 +1,4 @@
-"""What the harness asks of every contender, ours and the peers alike."""
+"""The interface of a contender: Rostra or a peer, with its client."""
 
 import asyncio
 import time
@@ -74,7 +74,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Stage:
-    """One role's side of a trial: it says when it is ready, waits for the start, marks its end."""
+    """A role's view of a trial: it reports that it is ready, waits for the start, and marks its end."""
 
     def __init__(self, ready: Semaphore, start: Event, timeout_s: float) -> None:
         self._ready = ready
@@ -94,7 +94,7 @@ class Stage:
         self.started_ns = monotonic_ns()
 
     async def start(self) -> None:
-        """Be ready, then wait for the start without stopping the event loop."""
+        """Reports that the role is ready, then waits for the start without blocking the event loop."""
         self.ready()
         await asyncio.to_thread(self._start.wait, self.timeout_s)
         self.started_ns = monotonic_ns()
@@ -113,19 +113,19 @@ class Contender(ABC):
 
     @abstractmethod
     def start(self, servers: Servers) -> Endpoint:
-        """Start what is needed on loopback, wait until it serves; `Unavailable` says why not."""
+        """Starts the servers on loopback and waits until they serve; `Unavailable` with the reason if it cannot."""
 
     def create(self, endpoint: Endpoint, topic: str) -> None:
-        """Make the topic where it does not make itself."""
+        """Creates the topic, if publishing does not create it."""
         return
 
     @abstractmethod
     def publish(self, endpoint: Endpoint, topic: str, stage: Stage, messages: Iterable[bytes]) -> None:
-        """Publish all messages as fast as the client can; `stage.finished` after the last ack."""
+        """Publishes all messages as fast as the client can; `stage.finished` after the last ack."""
 
     @abstractmethod
     def subscribe(self, endpoint: Endpoint, topic: str, stage: Stage, inboxes: Sequence[Inbox]) -> None:
-        """One connection per inbox, all records; `stage.finished` when every inbox is full."""
+        """Subscribes with one connection per inbox; `stage.finished` when every inbox is full."""
 
 
 class PacedContender(Contender):
@@ -133,11 +133,11 @@ class PacedContender(Contender):
 
     @abstractmethod
     def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
-        """Publish each value of the pace at once, waiting for no batch to fill."""
+        """Publishes each value of the pace at once, without waiting for a batch to fill."""
 
 
 def chunks(messages: Iterable[bytes], count_max: int, bytes_max: int) -> Iterator[list[bytes]]:
-    """Groups as a client's pipeline wants them: bounded in number and in bytes."""
+    """Splits messages into groups for a client's pipeline, bounded in number and bytes."""
     chunk: list[bytes] = []
     size = 0
     for message in messages:

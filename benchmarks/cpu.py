@@ -1,4 +1,4 @@
-"""Whose processor time it was: a trial disturbed by other programs is not a measurement."""
+"""Accounts processor time, to detect trials that were disturbed by other programs."""
 
 import os
 import time
@@ -12,7 +12,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class CpuMark(msgspec.Struct, frozen=True):
-    """Processor seconds so far: of the machine (idle included), in use, and our own."""
+    """Processor seconds so far: of the machine (idle included), in use, and of the benchmark."""
 
     total_s: float
     busy_s: float
@@ -32,7 +32,7 @@ def cpu_mark(server_pids: Sequence[int]) -> CpuMark:
 
 
 def foreign_share(before: CpuMark, after: CpuMark, roles_s: float) -> float:
-    """The part of the machine that neither our servers, our roles nor this program used."""
+    """The share of the machine that neither the servers, the roles nor this program used."""
     own_s = after.servers_s - before.servers_s + after.harness_s - before.harness_s + roles_s
     busy_s = after.busy_s - before.busy_s
     return max(0.0, busy_s - own_s) / max(after.total_s - before.total_s, 1 / TICKS_PER_S)
@@ -40,8 +40,8 @@ def foreign_share(before: CpuMark, after: CpuMark, roles_s: float) -> float:
 
 @contextmanager
 def kept_apart(server_pids: Sequence[int]) -> Iterator[None]:
-    """Servers on one core, this program and what it forks on another: trials then no longer differ by who had to make
-    room for whom. On a machine with one core nothing changes.
+    """Pins servers to one core, and this program with its child processes to another, so that trials do not differ by
+    how the scheduler placed them. On a machine with one core nothing changes.
     """
     cores = sorted(os.sched_getaffinity(0))
     first, last = cores[:1], cores[-1:]
@@ -78,7 +78,7 @@ def tree_cpu_s(root: int) -> float:
 
 
 def wait_for_quiet(share_max: float, timeout_s: float) -> bool:
-    """Give another program the chance to finish before a trial begins."""
+    """Waits for other programs to finish before a trial begins."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         before = cpu_mark(())

@@ -1,4 +1,4 @@
-"""Medians and how far to trust them."""
+"""Medians with confidence intervals."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ def median_estimate(values: Sequence[float]) -> Estimate:
 
 
 def ratio_estimate(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Median over median, both resampled."""
+    """The ratio of two medians, both resampled."""
     generator = random.Random(0)
 
     def resampled() -> float:

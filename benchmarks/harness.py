@@ -44,11 +44,11 @@ _topic_numbers = itertools.count(1)
 
 
 class TrialFailed(Exception):
-    """A role failed, or what arrived is not what was published."""
+    """A role failed, or the received records differ from the published ones."""
 
 
 class RoleOutcome(msgspec.Struct, frozen=True):
-    """What one role process saw."""
+    """The outcome of one role process."""
 
     started_ns: int = 0
     finished_ns: int = 0
@@ -88,7 +88,7 @@ def flood_trial(
     subscribers_by_process: Sequence[int] = (1,),
     companion_pids: Sequence[int] = (),
 ) -> Trial:
-    """Publish everything as fast as possible; every subscriber must receive exactly that."""
+    """Publishes everything as fast as possible; every subscriber must receive exactly that."""
     topic = topic or create_topic(contender, endpoint)
 
     def publisher(stage: Stage) -> RoleOutcome:
@@ -135,7 +135,7 @@ def claim_memory() -> None:
 
 
 def paced_trial(contender: PacedContender, endpoint: Endpoint, pace: Pace, warm_up: int) -> Trial:
-    """Publish at a fixed rate and note each record's delay; the first ones only warm up."""
+    """Publishes at a fixed rate and measures the latency of each record; the first ones warm up."""
     topic = create_topic(contender, endpoint)
 
     def publisher(stage: Stage) -> RoleOutcome:
@@ -153,7 +153,7 @@ def paced_trial(contender: PacedContender, endpoint: Endpoint, pace: Pace, warm_
 
 
 def create_topic(contender: Contender, endpoint: Endpoint) -> str:
-    """A fresh topic, made in a process of its own: no client may run in the one that forks."""
+    """Creates a topic in a separate process: no client may run in the process that forks."""
     topic = f"bench-{next(_topic_numbers)}"
 
     def creator(stage: Stage) -> RoleOutcome:
@@ -169,7 +169,7 @@ def create_topic(contender: Contender, endpoint: Endpoint) -> str:
 
 
 def require_same(received: Sequence[bytes], published: Sequence[bytes]) -> None:
-    """Number, content and order, record by record."""
+    """Checks number, content and order of records."""
     if len(received) != len(published):
         raise TrialFailed(f"received {len(received)} of {len(published)} records")
     if any(map(bytes.__ne__, received, published)):
@@ -177,7 +177,7 @@ def require_same(received: Sequence[bytes], published: Sequence[bytes]) -> None:
 
 
 def run_trial(publisher: Role, subscribers: Sequence[Role], server_pids: Sequence[int]) -> Trial:
-    """Subscribers first, then the publisher; all are stopped whatever happens."""
+    """Starts subscribers, then the publisher; stops all of them in any case."""
     claim_memory()
     wait_for_quiet(FOREIGN_SHARE_MAX, timeout_s=3.0)
     roles: list[RoleProcess] = []
@@ -205,7 +205,7 @@ def run_trial(publisher: Role, subscribers: Sequence[Role], server_pids: Sequenc
 
 
 def undisturbed(trial: Callable[[], Trial]) -> Trial:
-    """Repeat a disturbed trial a few times; the least disturbed stands, and says what it is."""
+    """Repeats a disturbed trial a few times; keeps the least disturbed one, marked as such."""
     attempts: list[Trial] = []
     for _ in range(1 + DISTURBED_TRIALS_MAX):
         attempts.append(trial())
@@ -253,7 +253,7 @@ class RoleProcess:
 
 def play(role: Role, stage: Stage, sender: Connection) -> None:
     """The body of a role process."""
-    gc.freeze()  # records made before the fork are nobody's garbage
+    gc.freeze()  # records made before the fork need no collection
     cpu_before_s = own_cpu_s()
 
     def note_ready() -> None:
@@ -290,7 +290,7 @@ def wait_until_ready(roles: Sequence[RoleProcess]) -> None:
 
 
 def collect(roles: Sequence[RoleProcess]) -> list[RoleOutcome]:
-    """Outcomes in the order of the roles; the first failure ends the wait for all others."""
+    """Collects outcomes in the order of the roles; the first failure ends the wait."""
     deadline = time.monotonic() + TRIAL_TIMEOUT_S
     outcomes: dict[int, RoleOutcome] = {}
     while len(outcomes) < len(roles):

@@ -1,4 +1,4 @@
-"""From just before publish to just after receive, at 1,000 records a second."""
+"""Measures the latency from publish to receive at 1,000 records a second."""
 
 from benchmarks import targets
 from benchmarks.contender import Endpoint, Pace, PacedContender
@@ -65,7 +65,7 @@ def measure_started(
     measurements: dict[str, Measurement],
     rounds: int,
 ) -> dict[str, list[float]]:
-    """Start those that wait one inside the other, then measure all in turn."""
+    """Starts the waiting contenders recursively, then measures all in turn."""
     if waiting:
         contender, *rest = waiting
         with bench.running(contender) as endpoint:

@@ -1,4 +1,4 @@
-"""What this machine could do at best: bytes through a Python relay, and fdatasync."""
+"""Measures limits of this machine: bytes through a Python relay, and fdatasync."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Ten thousand topics and as many named subscriptions on one node: what they cost at rest, and what they slow down."""
+"""Measures ten thousand topics and named subscriptions on one node: cost at rest, and slowdown of other work."""
 
 import asyncio
 import os
@@ -115,7 +115,7 @@ def make_topics(connection: BareConnection, count: int) -> list[Topic]:
 
 
 def make_names(connection: BareConnection, topics: Sequence[Topic]) -> None:
-    """Each with a position in a topic of its own, and its member gone again."""
+    """Creates named subscriptions, each with a position in its own topic and without members."""
     connection.ask([FindCoordinator(1, "any")], CoordinatorLocation)
     for some in slices(list(enumerate(topics, 1)), TOGETHER):
         named = {f"name-{number}": (number, topic) for number, topic in some}
@@ -133,7 +133,7 @@ def make_names(connection: BareConnection, topics: Sequence[Topic]) -> None:
 
 
 def starts_again(bench: Workbench, ours: Rostra, endpoint: Endpoint, count: int) -> Endpoint:
-    """Stops it in order, and starts it on what it left: until it answers."""
+    """Stops the node gracefully and starts it again on its data; returns when it answers."""
     started = time.monotonic()
     bench.servers.stop(endpoint.pids, patience_s=120.0)
     figure(bench, ours, "s to stop", time.monotonic() - started)
@@ -163,7 +163,7 @@ def at_rest(bench: Workbench, ours: Rostra, endpoint: Endpoint, count: int) -> N
 
 
 def spread(bench: Workbench, ours: Rostra, endpoint: Endpoint, topics: Sequence[Topic]) -> None:
-    """The same batches to one topic and to all in turn, in pairs."""
+    """Publishes the same batches to one topic and to all in turn, in pairs."""
     for records in BATCH_RECORDS:
         batches = bench.scaled(min(BATCHES, TRIAL_BYTES_MAX // (records * RECORD_BYTES)))
         batch = bytes(encode_batch(distinct_records(records, RECORD_BYTES), timestamp_us=time.time_ns() // 1000))
@@ -211,7 +211,7 @@ def publish_s(connection: BareConnection, topics: Sequence[Topic], batch: bytes,
 
 
 async def spread_by_client(bench: Workbench, ours: Rostra, endpoint: Endpoint, topics: Sequence[Topic]) -> None:
-    """The same by one asyncio client with a producer for each topic: what its user sees."""
+    """The same with one asyncio client that has a producer for each topic."""
     client = await rostra.connect(address(endpoint))
     started = time.monotonic()
     everywhere = [await client.producer(topic.name).open() for topic in topics]
@@ -250,7 +250,7 @@ async def send_s(producers: Sequence[rostra.Producer], values: list[bytes], call
 
 
 def patterns(bench: Workbench, count: int) -> None:
-    """What it takes to find who wants a topic, among few and among many who do not."""
+    """Measures the match of a topic against few and many patterns that do not match."""
     sizes = (count // 1000, count)
     # In turns, and the best of each: other programs disturb one as well as the other.
     few, crowd = (min(taken) for taken in zip(*[map(microseconds_to_match, sizes) for _ in range(PAIRS)], strict=True))

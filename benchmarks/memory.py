@@ -1,4 +1,4 @@
-"""1 GB through a fresh node: how far its memory rises above what it was at rest."""
+"""Measures how far the memory of a fresh node rises while 1 GB passes through it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -55,14 +55,14 @@ def pass_through(ours: Rostra, endpoint: Endpoint, count: int) -> int:
 
 
 def numbered_records(base: Sequence[bytes], count: int) -> Iterator[bytes]:
-    """More distinct records than should lie in memory at once: each made as it is sent."""
+    """Generates distinct records one at a time, more than should be in memory at once."""
     bodies = [record[8:] for record in base]
     for index in range(count):
         yield index.to_bytes(8, "little") + bodies[index % len(bodies)]
 
 
 class CheckedInbox(Inbox):
-    """Compares records as they come and keeps none."""
+    """Compares received records and keeps none."""
 
     def __init__(self, base: Sequence[bytes], expected: int) -> None:
         super().__init__(expected)

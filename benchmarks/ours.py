@@ -65,7 +65,7 @@ class Rostra(PacedContender):
         return self.start_in(servers, servers.new_folder("rostra"), free_port())
 
     def start_in(self, servers: Servers, folder: Path, port: int) -> Endpoint:
-        """On what is in the folder already, if there is anything."""
+        """Starts the node on the data in the folder, if any."""
         serve: list[str | Path] = [
             "serve",
             "--data",
@@ -133,7 +133,7 @@ class Rostra(PacedContender):
         stage.finished()
 
     def subscribe_blocking(self, endpoint: Endpoint, topic: str, stage: Stage, inbox: Inbox) -> None:
-        """One subscriber on blocking sockets: no event loop between the socket and the caller."""
+        """Subscribes with the blocking client, without an event loop."""
         with (
             rostra.blocking.connect(self.address(endpoint)) as client,
             client.subscribe(topic, start="earliest") as subscription,
@@ -146,7 +146,7 @@ class Rostra(PacedContender):
             stage.finished()
 
     def subscribe_stalled(self, endpoint: Endpoint, topic: str, stage: Stage, inbox: Inbox) -> None:
-        """Subscribe, take nothing until the start is given, then take everything."""
+        """Subscribes, reads nothing until the start, then reads everything."""
 
         async def run() -> None:
             client = await rostra.connect(address(endpoint))
@@ -218,5 +218,5 @@ def address(endpoint: Endpoint) -> str:
 
 
 def values_of(batch: DeliveredBatch) -> list[bytes]:
-    """Nobody publishes tombstones here."""
+    """The values of a batch, which has no tombstones here."""
     return cast(list[bytes], batch.values())

@@ -16,7 +16,7 @@ from rostra.model.cluster import ClusterState
 
 
 class RostraRing(Rostra):
-    """Published at the first broker, subscribed to at the last: the record's longest way."""
+    """Publishes at the first broker and subscribes at the last: the longest path of a record."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__(fsync=True)

@@ -54,7 +54,7 @@ class RostraTrio(Rostra):
         super().publish(at_owner(endpoint, topic), topic, stage, messages)
 
     def publish_paced(self, endpoint: Endpoint, topic: str, stage: Stage, pace: Pace) -> None:
-        """By a producer, which does not wait for acknowledgements: a slow one must not delay the records after it."""
+        """Publishes with a producer, without waiting for acknowledgements: a slow one delays no later record."""
         with (
             rostra.blocking.connect(self.address(at_owner(endpoint, topic))) as client,
             client.producer(topic, acks="all") as producer,
@@ -113,7 +113,7 @@ def partition_of(state: ClusterState, topic: str) -> PlacedPartition | None:
 
 
 def at_owner(endpoint: Endpoint, topic: str) -> Endpoint:
-    """The endpoint with the port of the topic's owner: no record then takes a way around."""
+    """The endpoint with the port of the topic's owner, so that no record is forwarded."""
     owners: list[str] = []
 
     def is_known() -> bool:
@@ -126,6 +126,6 @@ def at_owner(endpoint: Endpoint, topic: str) -> Endpoint:
 
 
 def owner_addresses(state: ClusterState, topic: str) -> list[str]:
-    """One, or none while nobody is known to be the owner."""
+    """The address of the owner, or none while it is not known."""
     placed = partition_of(state, topic)
     return [] if placed is None else [node.address for node in state.nodes if node.node == placed.owner]

@@ -24,7 +24,7 @@ TOGETHER = (
     "tests/simulation/test_seeds.py",
     "tests/processes/test_one_command.py",
 )
-"""What shares something dear: the tests of one of these run in one process, one after the other. Of Spark there are two
+"""Tests that share something expensive: those of one entry run in one process, one after the other. Spark has two
 sessions, since the tests of one would take longer than all others together."""
 
 
@@ -41,8 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Every test by itself to whoever is free, but for those that belong together. Marks of groups do not reach the
-    scheduler in this version of pytest."""
+    """Gives each test to the next free process, except those of `TOGETHER`. Marks of groups do not reach the scheduler
+    in this version of pytest."""
 
     def _split_scope(self, nodeid: str) -> str:
         return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)

@@ -99,7 +99,7 @@ def is_complete(info: StreamInfo) -> bool:
 
 
 def at_leader(endpoint: Endpoint, topic: str) -> Endpoint:
-    """The endpoint with the port of the stream's leader: no record then takes a way around."""
+    """The endpoint with the port of the stream's leader, so that no record is forwarded."""
 
     async def run() -> str:
         client = await connect(endpoint)

@@ -102,7 +102,7 @@ class Kafka(Contender):
 
 
 def take(consumer: Consumer, inbox: Inbox) -> None:
-    """The first record as soon as it comes, then all that the client has fetched with it."""
+    """Returns the first record when it arrives, with all that the client has fetched together with it."""
     first = consumer.poll(0.01)
     if first is None:
         return

@@ -108,7 +108,7 @@ def receive_into(inbox: Inbox, full: asyncio.Event) -> Callable[[Msg], Coroutine
 
 
 async def wait_for_all(full: Sequence[asyncio.Event], stage: Stage) -> None:
-    """Until every inbox is full, or time is up: the count then tells how many are missing."""
+    """Waits until every inbox is full, or the time is over; the count then tells how many are missing."""
     try:
         async with asyncio.timeout(stage.timeout_s):
             for event in full:

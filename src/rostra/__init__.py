@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Acknowledged,
         SinkDecision,
         SubscriptionDescription,
-        SubscriptionPart,
+        SubscriptionPartition,
         TopicDescription,
     )
     from rostra.client.core.events import (
@@ -94,7 +94,7 @@ __all__ = [
     "StagedPart",
     "Subscription",
     "SubscriptionDescription",
-    "SubscriptionPart",
+    "SubscriptionPartition",
     "Time",
     "Topic",
     "TopicAppeared",
@@ -145,7 +145,7 @@ _MODULES = {
     "StagedPart": "rostra.wire.sinks",
     "Subscription": "rostra.client.aio.subscription",
     "SubscriptionDescription": "rostra.client.core.effects",
-    "SubscriptionPart": "rostra.client.core.effects",
+    "SubscriptionPartition": "rostra.client.core.effects",
     "Time": "rostra.client.core.options",
     "Topic": "rostra.wire.messages",
     "TopicAppeared": "rostra.client.core.events",

@@ -98,7 +98,7 @@ def test_a_group_is_unchanged_after_a_failover(cluster: Cluster) -> None:
     pool.await_balanced(PARTITIONS)
     pool.await_progress()
     before = describe_when_idle(cluster, pool)
-    assert sorted(member.parts for member in before.members) == [1, 2, 2]
+    assert sorted(member.partitions for member in before.members) == [1, 2, 2]
     dead = coordinator_node(cluster)
     cluster.crash(dead)
     assert describe_group(cluster) == before
@@ -189,7 +189,7 @@ def test_a_late_position_commit_has_no_effect(cluster: Cluster) -> None:
     other.crash()
     request = sleeper.acknowledge_first()
     cluster.run_until(lambda: sleeper.was_answered(request), "a reply to the expired member")
-    shown = {(part.topic, part.partition): part.value for part in describe_group(cluster).parts}
+    shown = {(part.topic, part.partition): part.value for part in describe_group(cluster).partitions}
     assert all(shown[part] >= offset for part, offset in pool.handled.acknowledged.items())
 
 
@@ -204,6 +204,6 @@ def test_a_group_is_reset_and_deleted_only_without_members(cluster: Cluster) -> 
     first.leave()
     cluster.run_until(lambda: not describe_group(cluster).members, "the member to be gone")
     assert request_coordinator(cluster, reset, Agreed) == Agreed(5)
-    assert [(part.start, part.value) for part in describe_group(cluster).parts] == [("offset", 7)]
+    assert [(part.start, part.value) for part in describe_group(cluster).partitions] == [("offset", 7)]
     assert request_coordinator(cluster, DeleteGroup(6, NAME), Agreed) == Agreed(6)
     assert isinstance(request_coordinator(cluster, DescribeGroup(7, NAME), GroupDescribed), UnknownGroup)

@@ -180,7 +180,7 @@ class WireMember:
             case GroupJoined():
                 self._is_joined = True
             case MemberAssignment():
-                self._on_event += message.parts
+                self._on_event += message.partitions
                 if not message.more:
                     self._on_assigned(message)
             case Agreed():

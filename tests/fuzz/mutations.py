@@ -31,7 +31,7 @@ def flipped(corpus: Corpus, frame: Frame) -> bytes:
 
 
 def flipped_under_checksum(corpus: Corpus, frame: Frame) -> bytes:
-    """A few bits of the typed part, the checksum made right."""
+    """Flips a few bits of the typed part and recomputes the checksum."""
     return framed(frame.kind, flip(corpus.rng, frame.meta), frame.payload)
 
 
@@ -46,7 +46,7 @@ def header_field(corpus: Corpus, frame: Frame) -> bytes:
 
 
 def header_field_under_checksum(corpus: Corpus, frame: Frame) -> bytes:
-    """Lengths, kind or reserved bits replaced, the checksum made right for them."""
+    """Replaces lengths, kind or reserved bits and recomputes the checksum."""
     rng = corpus.rng
     length, meta_bytes, kind, reserved = len(frame.meta) + len(frame.payload), len(frame.meta), frame.kind, 0
     match rng.randrange(5):
@@ -147,7 +147,7 @@ def cut_batch(corpus: Corpus, frame: Frame) -> bytes:
 
 
 def forged_batch(corpus: Corpus, frame: Frame) -> bytes:
-    """A field of the batch's header replaced, its checksum made right."""
+    """Replaces a field of the batch header and recomputes its checksum."""
     publish = corpus.publish()
     return framed(publish.kind, publish.meta, forge(corpus.rng, publish.payload))
 

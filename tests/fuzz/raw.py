@@ -1,4 +1,4 @@
-"""A client made of a bare socket: it sends what it is told to, right or wrong."""
+"""A client on a plain socket, which sends any bytes, valid or not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RawClient:
         self.send(encode(message, len(payload)) + payload)
 
     def hear(self, kind: type[M]) -> tuple[M, bytearray]:
-        """The next message of this kind; others are passed over."""
+        """Returns the next message of this kind and skips others."""
         while True:
             while self._received:
                 message, payload = self._received.pop(0)

@@ -1,4 +1,4 @@
-"""A peer made of a bare socket: it says what it is told to, right or wrong."""
+"""A peer on a plain socket, which sends any message, valid or not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RawPeer:
         self.say(PeerHello(version, cluster, node, "127.0.0.1:1", fabric))
 
     def answer(self) -> HandshakeAnswer | None:
-        """The next word of the node; None if it hung up instead."""
+        """The next message of the node; None if it closed the connection."""
         try:
             while chunk := self._socket.recv(1 << 16):
                 for message, _ in self._reader.feed(chunk):

@@ -1,4 +1,4 @@
-"""One round of fuzzing in process: a broker on its desk, a client's decoder, and the count of what came of it.
+"""One round of fuzzing in process: a broker with its driver, a client's decoder, and counts of the outcomes.
 
 A round begins anew from its seed, so a failure is replayed by `python -m tests.fuzz SEED ROUND`.
 """
@@ -37,7 +37,7 @@ SETTINGS = BrokerSettings(
 
 
 class Tally(msgspec.Struct):
-    """What was sent and what became of it."""
+    """Counts of what was sent and of the outcomes."""
 
     frames: int = 0
     kinds: Counter[str] = msgspec.field(default_factory=Counter)
@@ -56,11 +56,11 @@ class Round:
     def __init__(self, seed: int, number: int) -> None:
         self.rng = Random(f"{seed}/{number}")
         self.tally = Tally()
-        self.desk = BrokerDriver(SETTINGS).start()
-        self.good = self.desk.connect(1)
+        self.driver = BrokerDriver(SETTINGS).start()
+        self.good = self.driver.connect(1)
         # A flipped bit may well delete the topic "t"; no few of them spell this name.
-        self.kept = self.desk.make_topic(self.good, "kept-by-the-good-client", segment_bytes=1 << 14)
-        self.corpus = Corpus(self.rng, [self.kept, self.desk.make_topic(self.good, "t")])
+        self.kept = self.driver.make_topic(self.good, "kept-by-the-good-client", segment_bytes=1 << 14)
+        self.corpus = Corpus(self.rng, [self.kept, self.driver.make_topic(self.good, "t")])
         self._conn = 1
         self._stranger()
 
@@ -81,7 +81,7 @@ class Round:
         """A new connection, greeted most of the time."""
         self._conn += 1
         self._reader: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT)
-        self.desk.step(ConnectionAccepted(self._conn))
+        self.driver.step(ConnectionAccepted(self._conn))
         if self.rng.random() < 0.9:
             self._feed(HELLO)
 
@@ -93,23 +93,23 @@ class Round:
             self._hang_up()
 
     def _feed(self, raw: bytes) -> None:
-        desk, conn = self.desk, self._conn
+        driver, conn = self.driver, self._conn
         try:
             for message, payload in self._reader.feed(raw):
                 self.tally.kinds[type(message).__name__] += 1
-                desk.step(MessageReceived(conn, message, payload))
+                driver.step(MessageReceived(conn, message, payload))
         except PeerViolation as violation:
             self._violated(violation)
             return
-        if conn in desk.greeted:
+        if conn in driver.greeted:
             self._reader.frame_bytes_max = FRAME_BYTES_MAX
         chance = self.rng.random()
-        desk.full = chance < 0.02
+        driver.full = chance < 0.02
         if chance < 0.6:
             # Otherwise the disk is slow, and what comes next meets replies that wait.
-            desk.settle()
+            driver.settle()
         self._listen()
-        if conn in desk.closed:
+        if conn in driver.closed:
             self._lose()
 
     def _hang_up(self) -> None:
@@ -126,16 +126,16 @@ class Round:
         self._lose()
 
     def _lose(self) -> None:
-        self.desk.step(ConnectionLost(self._conn))
+        self.driver.step(ConnectionLost(self._conn))
         self._stranger()
 
     def _listen(self) -> None:
-        """Every refusal is typed, and all a node says can be decoded."""
-        for effect in self.desk.effects:
+        """Checks that every refusal is typed and that every message of the node can be decoded."""
+        for effect in self.driver.effects:
             if isinstance(effect, Reply) and isinstance(effect.message, Failed | Ended):
                 self._refused(from_wire(effect.message.code, effect.message.carried))
-        self.desk.effects.clear()
-        self.desk.log_lines.clear()
+        self.driver.effects.clear()
+        self.driver.log_lines.clear()
 
     def _refused(self, error: RostraError) -> None:
         self.tally.refusals[type(error).__name__] += 1
@@ -183,28 +183,28 @@ class Round:
     # --- the end ---
 
     def _still_serves(self) -> None:
-        """Whatever was thrown at it, a good client is served as before."""
-        desk = self.desk
-        desk.full = False
-        desk.effects.clear()
-        desk.step(MessageReceived(self.good, Ping(77)))
-        assert desk.received(self.good, Pong) == [Pong(77)]
-        desk.publish(self.good, self.kept, b"good")
-        desk.settle()
-        desk.subscribe(self.good, self.kept, 999, start="last", value=1)
-        desk.settle()
-        assert desk.pushed(self.good, 999) == [b"good"]
+        """Checks that a good client is still served."""
+        driver = self.driver
+        driver.full = False
+        driver.effects.clear()
+        driver.step(MessageReceived(self.good, Ping(77)))
+        assert driver.received(self.good, Pong) == [Pong(77)]
+        driver.publish(self.good, self.kept, b"good")
+        driver.settle()
+        driver.subscribe(self.good, self.kept, 999, start="last", value=1)
+        driver.settle()
+        assert driver.pushed(self.good, 999) == [b"good"]
 
     def _ends(self) -> None:
         """Nothing that was left half done keeps a node from stopping."""
         if self.rng.random() < 0.5:
-            self.desk.step(SyncFailed(DiskUntrusted("EIO")))
-        self.desk.step(Stop())
-        self.desk.settle()
+            self.driver.step(SyncFailed(DiskUntrusted("EIO")))
+        self.driver.step(Stop())
+        self.driver.settle()
         # What waits for the fabric's word is asked for again after a while.
-        self.desk.advance_ms(1_000)
-        self.desk.settle()
-        assert self.desk.stopped
+        self.driver.advance_ms(1_000)
+        self.driver.settle()
+        assert self.driver.stopped
 
 
 def run(seed: int, rounds: range) -> Tally:

@@ -32,7 +32,7 @@ def fuzz(frames: int) -> Tally:
 
 
 def missed(tally: Tally) -> list[str]:
-    """What should have happened at least once and did not."""
+    """The outcomes that should have happened at least once and did not."""
     never = [kind.__name__ for kind in ALL_KINDS if not tally.kinds[kind.__name__]]
     never += [reason.name for reason in Violation if not tally.violations[reason]]
     never += [f"Reason.{reason.name}" for reason in Reason if not tally.rejections[reason]]

@@ -39,7 +39,7 @@ LOG_PATIENCE_S = 60.0
 
 
 def expected(raw: bytes, *, greeted: bool) -> Violation | None:
-    """For what the connection must be closed, if for anything."""
+    """The reason for which the connection must be closed, if any."""
     reader: FrameReader[ClientMessage] = FrameReader(FROM_CLIENT)
     if greeted:
         reader.frame_bytes_max = FRAME_BYTES_MAX
@@ -65,7 +65,7 @@ def good_client_is_served(address: str, name: str) -> None:
 
 
 def reasons_logged(node: ProcessNode) -> tuple[dict[str, str], Counter[str]]:
-    """Why each client's connection was closed, by its address; and all reasons, those of the broker included."""
+    """The reason for each closed connection, by the client's address, and counts of all logged reasons."""
     by_client: dict[str, str] = {}
     counted: Counter[str] = Counter()
     for line in node.log_lines():

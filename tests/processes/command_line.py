@@ -14,6 +14,8 @@ import msgspec
 
 COMMAND = (sys.executable, "-m", "rostra")
 PATIENCE_S = 60.0
+COMMAND_PATIENCE_S = 240.0
+"""Ends a command that hangs, before the time limit of its test does."""
 
 
 class Completed(NamedTuple):
@@ -46,7 +48,7 @@ class CommandLine:
             env=environment(self.directory, self.variables if variables is None else variables),
             input=stdin,
             capture_output=True,
-            timeout=PATIENCE_S,
+            timeout=COMMAND_PATIENCE_S,
             check=False,
         )
         return Completed(done.returncode, done.stdout.decode(), done.stderr.decode())

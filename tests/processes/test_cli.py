@@ -78,9 +78,9 @@ def test_lines_of_stdin_become_records_and_raw_output_gives_them_back(cli: Comma
 
 def test_a_subscription_begins_at_the_given_start_and_ends_at_the_timeout(cli: CommandLine) -> None:
     cli.run("pub", "numbers", "a", "b", "c", "d", "e")
-    at_offset = cli.run("sub", "numbers", "--from", "4", "--timeout", "300ms")
+    at_offset = cli.run("sub", "numbers", "--from", "4", "--timeout", "3s")
     assert ([row["value"] for row in at_offset.rows], at_offset.code) == (["d", "e"], 0)
-    too_few = cli.run("sub", "numbers", "--from", "last:2", "--count", "3", "--timeout", "300ms")
+    too_few = cli.run("sub", "numbers", "--from", "last:2", "--count", "3", "--timeout", "3s")
     assert [row["value"] for row in too_few.rows] == ["d", "e"]
     assert too_few.code == 1
     assert "2 of 3 records arrived" in too_few.err
@@ -115,7 +115,7 @@ def test_a_subscription_begins_at_a_time_or_a_duration_before_now(cli: CommandLi
     assert [row["value"] for row in since.rows] == ["10", "5", "20", "now"], since.err
     zoned = cli.run("sub", "timed", "--from", "2024-05-01T14:11:00+02:00", "--count", "2")
     assert [row["value"] for row in zoned.rows] == ["20", "now"], zoned.err
-    recent = cli.run("sub", "timed", "--from", "-10m", "--timeout", "300ms")
+    recent = cli.run("sub", "timed", "--from", "-10m", "--count", "1")
     assert [row["value"] for row in recent.rows] == ["now"], recent.err
 
 
@@ -137,16 +137,16 @@ def test_topics_are_created_listed_described_and_deleted(cli: CommandLine) -> No
 
 
 def test_a_subscription_to_a_missing_topic_says_that_it_created_it_and_no_create_refuses(cli: CommandLine) -> None:
-    refused = cli.run("sub", "typo", "--timeout", "100ms", "--no-create")
+    refused = cli.run("sub", "typo", "--no-create")
     assert refused.code == 4
     assert "error: there is no topic 'typo'" in refused.err
     assert "typo" not in [row["name"] for row in cli.run("topic", "list").rows]
-    created = cli.run("sub", "typo", "--timeout", "100ms")
+    created = cli.run("sub", "typo", "--timeout", "3s")
     assert (created.code, created.err) == (
         0,
         "note: topic typo did not exist and was created; --no-create refuses that\n",
     )
-    assert cli.run("sub", "typo", "--timeout", "100ms", "--no-create").err == ""
+    assert cli.run("sub", "typo", "--timeout", "3s", "--no-create").err == ""
 
 
 def test_a_line_of_fifty_megabytes_is_read_in_linear_time() -> None:

@@ -12,7 +12,7 @@ import rostra.testing
 from rostra.testing.clusters import Cluster
 from rostra.testing.embedded import EmbeddedNode
 from rostra.testing.process import ProcessNode
-from tests.processes.command_line import CommandLine
+from tests.processes.command_line import CommandLine, Completed
 
 NOWHERE = {"ROSTRA_NODE": "127.0.0.1:1", "ROSTRA_CONNECT_TIMEOUT_MS": "200"}
 
@@ -38,27 +38,34 @@ def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_replica
 ) -> None:
     members = {row["id"]: row for row in cli.run("cluster", "members").rows}
     assert {row["address"] for row in members.values()} == {node.address for node in cluster}
-    assert all((row["alive"], row["votes"], row["leaving"]) == (True, True, False) for row in members.values())
-    cluster.wait_until(lambda: _lags(cli) == {0}, "every replica to catch up")
-    ran = cli.run("cluster", "status", "orders/eu")
+    assert all((row["votes"], row["leaving"]) == (True, False) for row in members.values())
+    cluster.wait_until(
+        lambda: all(row["alive"] for row in cli.run("cluster", "members").rows), "every member to be seen as up"
+    )
+    shown: list[Completed] = []
+
+    def caught_up() -> bool:
+        # Where a node does not run for a while, there is an election, and a member is down for a moment.
+        shown[:] = [cli.run("cluster", "status", "orders/eu")]
+        return "3 members: 3 up, 0 down" in shown[0].err and _lags(shown[0]) == {0}
+
+    cluster.wait_until(caught_up, "every replica to catch up")
+    (ran,) = shown
     assert ran.code == 0
-    assert "3 members: 3 up, 0 down" in ran.err
-    assert [(row["partition"], row["commit"], row["end"], row["quorum"]) for row in ran.rows] == [
-        (0, 2, 2, True),
-        (1, 2, 2, True),
-    ]
+    assert [(row["partition"], row["quorum"]) for row in ran.rows] == [(0, True), (1, True)]
     for row in ran.rows:
         assert row["owner"] in members
-        assert row["term"] == 1
+        # One record, and one entry of each leader that was elected.
+        assert row["commit"] == row["end"]
+        assert 2 <= int(str(row["end"])) <= 1 + int(str(row["term"]))
         replicas = row["replicas"]
         assert isinstance(replicas, list)
         assert {copy["node"] for copy in replicas} == members.keys()
     assert [row["topic"] for row in cli.run("cluster", "status").rows] == ["_metadata", "orders/eu", "orders/eu"]
 
 
-def _lags(cli: CommandLine) -> set[int | None]:
-    rows = cli.run("cluster", "status").rows
-    return {copy["lag"] for row in rows for copy in row["replicas"]}  # type: ignore[attr-defined]
+def _lags(status: Completed) -> set[int | None]:
+    return {copy["lag"] for row in status.rows for copy in row["replicas"]}  # type: ignore[attr-defined]
 
 
 @pytest.mark.requirement("CM-17:forms", "CM-17:members")
@@ -85,12 +92,17 @@ def test_a_partition_is_transferred_to_the_member_named_by_its_address(
 ) -> None:
     members = {row["address"]: row["id"] for row in cli.run("cluster", "members").rows}
     for node in cluster:
-        moved = cli.run("cluster", "transfer", "orders/eu/1", node.address)
-        assert moved.code == 0, moved.err
-        assert [(row["topic"], row["partition"], row["owner"]) for row in moved.rows] == [
-            ("orders/eu", 1, members[node.address])
-        ]
-        assert cluster.owner("orders/eu", 1) is node
+
+        def transferred(node: EmbeddedNode = node) -> bool:
+            moved = cli.run("cluster", "transfer", "orders/eu/1", node.address)
+            assert moved.code == 0, moved.err
+            assert [(row["topic"], row["partition"], row["owner"]) for row in moved.rows] == [
+                ("orders/eu", 1, members[node.address])
+            ]
+            # On a slow machine an election may follow, which another node wins.
+            return cluster.owner("orders/eu", 1) is node
+
+        cluster.wait_until(transferred, f"{node.address} to own the partition")
     whole = cli.run("cluster", "transfer", "orders/eu", cluster[1].address)
     assert [row["owner"] for row in whole.rows] == [members[cluster[1].address]] * 2
 

@@ -50,5 +50,12 @@ def test_topics_are_those_of_one_broker_unless_all_are_asked(cli: CommandLine, r
         with node.client() as client:
             client.create_topic(f"of-{number}")
     assert [row["name"] for row in cli.run("topic", "list").rows] == ["of-0"]
-    everywhere = {(row["node"], row["name"]) for row in cli.run("topic", "list", "--all").rows}
-    assert everywhere == {(node.address, f"of-{number}") for number, node in enumerate(ring)}
+    created = {(node.address, f"of-{number}") for number, node in enumerate(ring)}
+
+    def all_listed() -> bool:
+        # A broker that did not run for the failure timeout counts as down for a moment, and is then left out.
+        listed = {(row["node"], row["name"]) for row in cli.run("topic", "list", "--all").rows}
+        assert listed <= created
+        return listed == created
+
+    ring.wait_until(all_listed, "the topics of all brokers")

@@ -110,7 +110,7 @@ def test_partitions_are_led_by_different_nodes(three: Cluster[EmbeddedNode]) -> 
     three.wait_until(spread, "each node to lead one partition")
 
 
-# --- keeping ---
+# --- durability ---
 
 
 @pytest.mark.requirement("RF-32:majority")

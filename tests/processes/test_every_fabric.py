@@ -1,4 +1,4 @@
-"""What a node of every fabric gives through its real face: the command, its processes, both kinds of embedding."""
+"""A node of every fabric, used through the command line, processes, and both kinds of embedding."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_cluster_inside_this_process_shows_where_copies_are(fabric: str, tmp_p
 
 
 def _owners_of_whole_partitions(cli: CommandLine) -> set[object]:
-    """The owners of partitions with three copies; where there is none, the address of nobody."""
+    """The owners of partitions with three copies; "" where there is none."""
     rows = cli.run("cluster", "status", "t").rows
     whole = {row["owner"] for row in rows if isinstance(replicas := row["replicas"], list) and len(replicas) == 3}
     return whole or {""}

@@ -94,7 +94,7 @@ def test_a_handler_that_takes_longer_than_the_lease_keeps_it(node: EmbeddedNode,
             with received(slow):
                 compute(1.5 * LEASE_MS / 1000)
                 (member,) = observer.describe_subscription(topic).members
-                assert member.parts == 1
+                assert member.partitions == 1
             again = received(slow)
             assert (again.value, again.tries) == (b"b", 0)
             again.ack()

@@ -56,7 +56,7 @@ def test_nothing_of_a_node_is_left_when_its_block_ends() -> None:
     before = set(threading.enumerate())
     with rostra.testing.node() as node, node.client() as client:
         client.publish("t", b"x")
-        assert set(threading.enumerate()) > before
+        assert set(threading.enumerate()) - before
     assert not [thread for thread in threading.enumerate() if thread not in before and thread.is_alive()]
     assert not node.directory.exists()
     host, port = node.address.split(":")

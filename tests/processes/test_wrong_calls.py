@@ -18,6 +18,7 @@ from rostra.client.blocking import driver as blocking_driver
 from rostra.client.core.groups import dispatcher
 from rostra.testing.embedded import EmbeddedNode
 from tests.processes.client_kinds import CLIENT_KINDS, connected
+from tests.processes.command_line import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +188,7 @@ def test_closing_that_is_cancelled_closes_without_waiting() -> None:
         stopped.kill()
         producer.send_nowait(b"x")
         closing = asyncio.create_task(client.close())
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # The task begins.
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
@@ -217,16 +218,19 @@ def test_a_member_that_acknowledges_nothing_is_told_why_it_gets_no_more(
         producer.send_many([b"%d" % number for number in range(12)])
         producer.flush()
         with client.subscribe(topic, name=topic, start="earliest") as subscription:
-            taken = [subscription.receive(timeout=5.0) for _ in range(5)]
-            assert subscription.receive(timeout=0.2) is None
-            assert subscription.receive(timeout=0.2) is None
-            paused = [event for event in events if isinstance(event, rostra.DeliveryPaused)]
-            assert paused == [rostra.DeliveryPaused(topic, 5)]
+            taken = [subscription.receive(timeout=60.0) for _ in range(5)]
+
+            def paused() -> list[rostra.ClientEvent]:
+                assert subscription.receive(timeout=0.2) is None
+                return [event for event in events if isinstance(event, rostra.DeliveryPaused)]
+
+            wait_until(lambda: paused() != [], "the member to be told")
+            assert paused() == [rostra.DeliveryPaused(topic, 5)]
             (said,) = [one for one in caplog.records if one.levelno == logging.WARNING and one.name == "rostra"]
             assert "5 records are unacknowledged; call record.ack()" in said.getMessage()
             for record in taken:
                 record.ack()
-            assert subscription.receive(timeout=5.0).value == b"5"
+            assert subscription.receive(timeout=60.0).value == b"5"
 
 
 @pytest.mark.parametrize(

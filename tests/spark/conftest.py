@@ -49,7 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def hasty_node(tmp_path: Path) -> Iterator[EmbeddedNode]:
-    """A node that looks all the time for what retention lets go."""
+    """A node that applies retention all the time."""
     limits = BrokerSettings(retention_check_ms=20)
     with rostra.testing.node(directory=tmp_path / "rostra", fsync="never", limits=limits) as node:
         yield node

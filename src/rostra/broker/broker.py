@@ -62,7 +62,7 @@ from rostra.broker.partition.delivery import CATCH_UP, Delivery
 from rostra.broker.partition.retention import Retention
 from rostra.broker.partition.served_partition import ParkedReply, ServedPartition
 from rostra.broker.partition.tail_cache import TailCache
-from rostra.broker.publish.batch_ordering import BatchOrdering
+from rostra.broker.publish.batch_proposer import BatchProposer
 from rostra.broker.publish.ownership import LEASES, Ownership
 from rostra.broker.publish.producer_migration import ProducerMigration
 from rostra.broker.sessions import Session, Sessions
@@ -163,7 +163,7 @@ class Broker:
         self.sessions = Sessions()
         self.tail_cache = TailCache(settings.tail_bytes_max)
         self.delivery = Delivery(settings, self._readers_changed)
-        self.batch_ordering = BatchOrdering(self)
+        self.proposer = BatchProposer(self)
         self.ownership = Ownership(self)
         self.client_requests = ClientRequests(self)
         self.topic_requests = TopicRequests(self)
@@ -266,7 +266,7 @@ class Broker:
                         served.appended(effect.batch)
                     out.append(effect)
                 case Accepted():
-                    self.batch_ordering.accepted(effect.token, effect.base, effect.last)
+                    self.proposer.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
                 case SetTimer() | Sync() | Persist() | Read() | LogLine() | Connect() | Disconnect():

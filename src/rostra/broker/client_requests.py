@@ -253,7 +253,7 @@ class ClientRequests:
                 self._repeated(conn, session, served, message, payload, stored)
                 return
         if served.segment_bytes >= served.segment_bytes_max:
-            broker.batch_ordering.roll(served)
+            broker.proposer.roll(served)
         flags = 0
         if served.exclusive:
             flags_or_error = broker.ownership.owner_flags(conn, served, producer)
@@ -261,7 +261,7 @@ class ClientRequests:
                 self._fail(conn, message.request, flags_or_error)
                 return
             flags = flags_or_error
-        placed = broker.batch_ordering.propose(served, payload, flags)
+        placed = broker.proposer.propose(served, payload, flags)
         if isinstance(placed, RostraError):
             self._fail(conn, message.request, placed)
         else:
@@ -314,7 +314,7 @@ class ClientRequests:
             if self._broker.request_done(forwarded.conn):
                 self._fail(forwarded.conn, forwarded.request, error)
             return
-        if not self._broker.batch_ordering.refused(token, error):
+        if not self._broker.proposer.refused(token, error):
             assert self._broker.broken is not None, "pending requests failed when the disk did"
 
     # --- forwarding between nodes ---

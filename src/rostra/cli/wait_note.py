@@ -1,7 +1,7 @@
-"""Tells, after a second, what a command waits for.
+"""Tells, after a second, what a command waits for, and again whenever that changes.
 
 The reason is the last one that a node gave. Without one the cluster is asked over a connection of its own, which also a
-node without a majority answers.
+node without a majority answers. It looks again after growing pauses, since the first reason may be a guess.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from rostra.cli.output import print_note
 from rostra.errors import RostraError
 
 PATIENCE_S = 1.0
+PAUSE_MAX_S = 8.0
 ASK_MS = 2_000
 
 
@@ -23,13 +24,12 @@ class WaitNote:
         self._lock = Lock()
         self._timer: Timer | None = None
         self._reason = ""
+        self._printed = ""
 
     def begin(self) -> None:
         self.done()
         with self._lock:
-            self._timer = Timer(PATIENCE_S, self._print)
-            self._timer.daemon = True
-            self._timer.start()
+            self._look_after(PATIENCE_S)
 
     def reason(self, reason: str) -> None:
         self._reason = reason
@@ -37,15 +37,24 @@ class WaitNote:
     def done(self) -> None:
         with self._lock:
             timer, self._timer = self._timer, None
-            self._reason = ""
+            self._reason = self._printed = ""
         if timer is not None:
             timer.cancel()
 
-    def _print(self) -> None:
+    def _look_after(self, pause_s: float) -> None:
+        self._timer = timer = Timer(pause_s, lambda: self._look(timer, pause_s))
+        timer.daemon = True
+        timer.start()
+
+    def _look(self, timer: Timer, pause_s: float) -> None:
         reason = self._reason or self._ask()
         with self._lock:
-            if self._timer is not None:
+            if self._timer is not timer:
+                return
+            if reason != self._printed:
+                self._printed = reason
                 print_note(f"note: {reason}; still waiting (Ctrl-C ends)")
+            self._look_after(min(2 * pause_s, PAUSE_MAX_S))
 
     def _ask(self) -> str:
         from rostra import blocking

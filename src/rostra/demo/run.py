@@ -41,7 +41,7 @@ DOWN_S = 2.0
 """How long a killed node stays down, so that it has records to catch up with."""
 QUIET_S = 20.0
 """After this time without new records no more are expected."""
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 LOG_EVENTS = ("leads", "peer lost", "log restarted")
 """The log events of nodes that are printed; the others would hide them."""
 

@@ -15,7 +15,7 @@ from rostra.demo.screen import Screen
 from rostra.testing.clusters import Cluster
 from rostra.testing.process import ProcessNode
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 POLL_S = 0.02
 
 

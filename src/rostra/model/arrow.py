@@ -1,4 +1,4 @@
-"""Batches from and to Arrow arrays. pyarrow is optional and imported when first needed."""
+"""Converts batches from and to Arrow arrays. pyarrow is optional and imported when first needed."""
 
 from array import array
 from collections.abc import Callable
@@ -52,33 +52,33 @@ def record_batch(
         places = whole.slice(layout.timestamps_at, 8 * count)
         timestamps = pa.Array.from_buffers(moment, count, [None, places])
     columns = [
-        _nothing(_rounded(count), 0).slice(0, count)
+        _empty_column(_rounded(count), 0).slice(0, count)
         if layout.keys is None
         else _binary(whole, layout.keys, count, binary),
         _binary(whole, layout.values, count, binary),
         _offsets(header, offsets if layout.deltas_at >= 0 else None),
         timestamps,
-        _nothing(_rounded(count), 4).slice(0, count) if layout.headers is None else _headers(whole, layout, count),
+        _empty_column(_rounded(count), 4).slice(0, count) if layout.headers is None else _headers(whole, layout, count),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 @cache
 def _schema() -> Any:
-    """Made once: a batch takes little more time than the making of its types would."""
+    """The schema of every batch; cached, since building its types takes about as long as a batch."""
     pa = pyarrow_module()
     kinds = (pa.binary(), pa.binary(), pa.int64(), pa.timestamp("us", "UTC"), headers_type())
     return pa.schema(list(zip(COLUMNS, kinds, strict=True)))
 
 
 def _rounded(count: int) -> int:
-    """So that what is kept for batches without keys serves others too."""
+    """Rounds up to a power of two, so that batches of different sizes share the cached empty columns."""
     return 1 << max(count - 1, 0).bit_length()
 
 
 @lru_cache(maxsize=32)
-def _nothing(count: int, column: int) -> Any:
-    """Keys that are null, or headers that are empty: the same for every batch that has none."""
+def _empty_column(count: int, column: int) -> Any:
+    """A column of null keys or of empty headers, cached for batches without them."""
     pa = pyarrow_module()
     if not column:
         return pa.nulls(count, pa.binary())
@@ -102,7 +102,7 @@ def _int64(numbers: "array[int]", kind: Any) -> Any:
 
 
 def _valid(made: Any) -> Any:
-    """Arrow trusts its buffers; bytes from outside must be checked before anything reads them."""
+    """Checks an array over received bytes, since Arrow itself trusts its buffers."""
     pa = pyarrow_module()
     try:
         made.validate(full=True)
@@ -154,10 +154,10 @@ def encode_arrow(
     sequence: int = 0,
     codec: Codec = Codec.NONE,
 ) -> bytearray:
-    """One batch from an array of values, or from the columns value, key, timestamp, headers.
+    """Encodes one batch from an array of values, or from the columns value, key, timestamp, headers.
 
-    The bytes are those of `encode` for the same records. A column `offset` is ignored, so that
-    what was read can be written again; timestamp_us serves records without a timestamp column.
+    The bytes are those of `encode` for the same records. A column `offset` is ignored, so that batches that were read
+    can be published again. Without a timestamp column all records get `timestamp_us`.
     """
     pa = pyarrow_module()
     columns = _columns(source)
@@ -220,7 +220,7 @@ def _moments(column: Any) -> tuple[int, int, memoryview]:
 
 
 def _column(column: Any, kind: Any, parts: list[Buffer], nulls: int) -> int:
-    """Append the buffers of a column of byte strings; the flag if some are null."""
+    """Appends the buffers of a column of byte strings; returns the flag if some are null."""
     column = column.cast(kind)
     flag = 0
     if column.null_count:
@@ -234,7 +234,7 @@ def _column(column: Any, kind: Any, parts: list[Buffer], nulls: int) -> int:
 
 
 def _validity(column: Any) -> bytes:
-    """The bitmap of the column alone; a slice may begin in the middle of a byte."""
+    """The validity bitmap from the first element on; a slice may begin in the middle of a byte."""
     count = len(column)
     start: int = column.offset
     bits = int.from_bytes(memoryview(column.buffers()[0]), "little") >> start
@@ -242,7 +242,7 @@ def _validity(column: Any) -> bytes:
 
 
 def _rebased(column: Any, buffer: Any) -> tuple[Buffer, int, int]:
-    """Offsets that begin at zero, and the range of content they stood for."""
+    """The offsets shifted to begin at zero, and the range of content that they refer to."""
     pa = pyarrow_module()
     import pyarrow.compute as pc
 
@@ -256,7 +256,7 @@ def _rebased(column: Any, buffer: Any) -> tuple[Buffer, int, int]:
 
 
 def _header_columns(column: Any, parts: list[Buffer]) -> bool:
-    """Append the three columns of headers; False if no record has any."""
+    """Appends the three columns of headers; returns False if no record has any."""
     pa = pyarrow_module()
     kind = headers_type()
     if column.null_count:

@@ -45,7 +45,7 @@ def _inflate_zstd(compressed: memoryview, raw_bytes: int) -> bytes:
     zstandard = _zstd()
     try:
         # The library inflates a frame to the size it declares whatever bound is given, takes a
-        # bound of zero for none, and makes room for the whole window of a frame that declares no
+        # bound of zero for none, and allocates the whole window of a frame that declares no
         # size: each would let the sender choose our allocation.
         declared = zstandard.frame_content_size(compressed)
         if declared != raw_bytes or raw_bytes <= 0:

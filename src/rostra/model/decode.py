@@ -1,4 +1,4 @@
-"""Decoding a batch: records, columns, or Arrow arrays that lie over the received bytes."""
+"""Decodes a batch into records, columns, or Arrow arrays over the received bytes."""
 
 import sys
 from collections.abc import Iterator
@@ -40,17 +40,17 @@ ARROW_COUNT_MIN = 32
 
 _CODEC_NONE = int(Codec.NONE)
 _BASE_OFFSET_SAFE = OFFSET_MAX - (1 << 32)
-"""From up to here on, no count and no delta leads beyond the last offset."""
+"""With a base offset up to this, no count and no delta exceeds the largest offset."""
 _MEANINGFUL_FLAGS = frozenset(flags for flags in range(KNOWN_FLAGS + 1) if flags & (KEYS | KEY_NULLS) != KEY_NULLS)
 _PLACEMENT = Struct(f"<{PLACEMENT_CRC_AT}s4x{CHECKED_FROM - BODY_CRC_AT}s")
-"""What the placement CRC covers: all before it, and the body CRC behind it."""
+"""What the placement CRC covers: all bytes before it, and the body CRC after it."""
 _TWO_OFFSETS = Struct("<II")
 _ONE_VALUE_AT = HEADER_BYTES + _TWO_OFFSETS.size
 _unpack_header = HEADER.unpack_from
 _unpack_placement = _PLACEMENT.unpack_from
 _unpack_two_offsets = _TWO_OFFSETS.unpack_from
 
-# Casting a memoryview reads numbers in the order of the machine, and Arrow lies over them as they are.
+# Casting a memoryview reads numbers in the byte order of the machine, and Arrow uses the bytes unchanged.
 assert sys.byteorder == "little", "a batch is little-endian, and so must be the machine that decodes it"
 
 
@@ -67,10 +67,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch:
-    """A batch over bytes that somebody else keeps; nothing is decoded before it is asked for.
+    """A view of an encoded batch, whose bytes are not copied; columns are decoded on request.
 
-    Checksums are not verified here: `check_stored` does that where bytes were at risk. A body that
-    contradicts itself raises BatchRejected, and no read leaves the batch.
+    Checksums are not verified here: `check_stored` does that after reads from disk or network. An inconsistent body
+    raises `BatchRejected`; nothing outside the batch is ever read.
     """
 
     __slots__ = ("_body", "buffer", "header", "raw_body_bytes_max")
@@ -83,7 +83,7 @@ class Batch:
         *,
         raw_body_bytes_max: int = RAW_BODY_BYTES_MAX,
     ) -> None:
-        """The header is given by whoever has read it already."""
+        """A caller that has read the header already passes it."""
         size = len(buffer)
         present = size - at
         if header is None:
@@ -152,7 +152,7 @@ class Batch:
     def values(self) -> list[bytes | None]:
         header = self.header
         if header.count == 1 and not header.flags and not header.codec:
-            # Records that come one by one are waited for: laying out the body would be half of their way.
+            # Fast path for records that are published one by one: computing the layout would take half of the time.
             end = header.length
             if header.raw_body_bytes == end - HEADER_BYTES and end >= _ONE_VALUE_AT:
                 first, size = _unpack_two_offsets(self.buffer, HEADER_BYTES)
@@ -246,7 +246,10 @@ def _check_header(header: Header, present: int) -> None:
 
 
 def stored_batch(buffer: bytearray, at: int, partition: Partition, seed: int) -> Batch:
-    """The intact batch at `at`: `check_stored` and `Batch` at the price of one header. The seed is the partition's."""
+    """Checks the batch at `at` as `check_stored` does and returns it, reading its header once.
+
+    `seed` is the checksum seed of the partition.
+    """
     if len(buffer) - at >= HEADER_BYTES:
         header = Header(*_unpack_header(buffer, at))
         before, behind = _unpack_placement(buffer, at)
@@ -254,7 +257,7 @@ def stored_batch(buffer: bytearray, at: int, partition: Partition, seed: int) ->
             batch = Batch(buffer, at, header)
             if header.body_crc == crc32c(batch.buffer[CHECKED_FROM:]):
                 return batch
-    # Something is wrong with it, and this knows what.
+    # The batch is damaged; this raises the error that says how.
     check_stored(buffer, at, partition)
     raise AssertionError("a batch is intact for one check and not for the other")
 
@@ -262,7 +265,7 @@ def stored_batch(buffer: bytearray, at: int, partition: Partition, seed: int) ->
 def rising(raw: memoryview, at: int, count: int) -> list[int]:
     """The count+1 offsets at `at`; the layout has checked the first and the last of them."""
     offsets = raw[at : at + 4 * count + 4].cast("i").tolist()
-    # Sorting what is sorted is one comparison each in C, the cheapest check there is.
+    # Sorting a sorted list costs one comparison per element in C: the cheapest check.
     if sorted(offsets) != offsets:
         raise BatchRejected(Reason.BODY_LAYOUT, "offsets of a column fall")
     return offsets
@@ -273,7 +276,7 @@ def plain_strings(raw: memoryview, column: Column, count: int) -> list[Any]:
     size = column.size // count if count else 0
     # As bytes: a memoryview would compare them one by one.
     if size and bytes(raw[column.offsets_at : column.offsets_at + 4 * count + 4]) == even_offsets(count, size):
-        # Records of one size, as sensors send them, come apart three times as fast, and without a copy in between.
+        # Records of equal size, as sensors send them, are split three times as fast, and without another copy.
         strings = list(unpack_from(f"{size}s" * count, raw, column.bytes_at))
     else:
         offsets = rising(raw, column.offsets_at, count)
@@ -289,7 +292,7 @@ def plain_strings(raw: memoryview, column: Column, count: int) -> list[Any]:
 
 
 def iterate(buffer: Buffer, *, raw_body_bytes_max: int = RAW_BODY_BYTES_MAX) -> Iterator[Batch]:
-    """The batches that lie one after another in a payload."""
+    """Yields the consecutive batches of a payload."""
     whole = memoryview(buffer)
     at = 0
     while at < len(whole):

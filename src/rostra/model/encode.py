@@ -1,4 +1,4 @@
-"""Encoding records into a batch: in bulk, or one by one."""
+"""Encodes records into a batch: many at once, or a single value on a fast path."""
 
 import struct
 from collections.abc import Sequence
@@ -36,19 +36,19 @@ Headers = Sequence[tuple[str, bytes]]
 
 _UINT32 = Struct("<I")
 _UNPLACED = Struct(f"<4sI{BODY_CRC_AT - 8}xI")
-"""What the producer writes before the part that the body CRC covers; the owner's fields are its own."""
+"""The header before the part that the body CRC covers; the fields of the owner are left zero."""
 _ALONE = Struct("<QIII4xqqI8xi")
-"""The rest of the header, and the two offsets of a single value; neither flags nor codec, and the first offset is 0."""
+"""The rest of the header and the two offsets of a single value, without flags and codec; the first offset is 0."""
 _ALONE_BYTES = CHECKED_FROM + _ALONE.size
 ALONE_BYTES_MORE_MAX = _ALONE_BYTES + 7
-"""By how much a batch of one plain value is larger than the value."""
+"""A batch of one plain value is larger than the value by at most this much."""
 _pack_unplaced = _UNPLACED.pack
 _pack_alone = _ALONE.pack
 _PADDING = tuple(bytes(-size % 8) for size in range(8))
 
 
 def padding(size: int) -> bytes:
-    """What follows a buffer of so many bytes."""
+    """The zeros that follow a buffer of this size."""
     return _PADDING[size & 7]
 
 
@@ -66,11 +66,11 @@ def encode(
     control: bool = False,
     offset_deltas: Sequence[int] | None = None,
 ) -> bytearray:
-    """One batch of all the values; None is a tombstone.
+    """Encodes all values as one batch; None is a tombstone.
 
-    Timestamps of their own, where given, replace the common one. Offset deltas are for
-    compaction alone, which may also leave a batch without records. Columns that say nothing
-    (no key, no header, equal timestamps) are left out, so equal records give equal bytes.
+    `timestamps_us`, if given, replace `timestamp_us`. Offset deltas are for compaction only, which may also leave a
+    batch without records. Columns without content (no keys, no headers, equal timestamps) are omitted, so equal records
+    give equal bytes.
     """
     count = len(values)
     flags = CONTROL if control else 0
@@ -112,7 +112,7 @@ def encode(
 
 
 def encode_alone(value: bytes, timestamp_us: int, producer: int, producer_epoch: int, sequence: int) -> bytes:
-    """What `encode` makes of one plain value. Who publishes one by one waits for every step of this."""
+    """Encodes one plain value to the bytes of `encode`, in fewer steps: a publisher of single records waits for it."""
     size = len(value)
     padded = size + 7 & -8
     fields = _pack_alone(producer, producer_epoch, sequence, 1, timestamp_us, timestamp_us, 8 + padded, size)
@@ -132,7 +132,7 @@ def assemble(
     sequence: int,
     codec: Codec,
 ) -> bytearray:
-    """Header and body in one piece, the body compressed where that makes it smaller."""
+    """Joins header and body; the body is compressed if that makes it smaller."""
     parts.insert(0, bytes(HEADER_BYTES))
     batch = bytearray().join(parts)
     raw_bytes = len(batch) - HEADER_BYTES
@@ -152,7 +152,7 @@ def assemble(
             base_us, max_us, raw_bytes, 0,
         )  # fmt: skip
     except struct.error as error:
-        raise _no_room("the header", error) from None
+        raise _does_not_fit("the header", error) from None
     _UINT32.pack_into(batch, BODY_CRC_AT, body_crc(batch, 0, len(batch)))
     return batch
 
@@ -162,7 +162,7 @@ def _same_length(what: str, length: int, count: int) -> None:
         raise ValueError(f"{length} {what} for {count} values")
 
 
-def _no_room(where: str, error: struct.error) -> ValueError:
+def _does_not_fit(where: str, error: struct.error) -> ValueError:
     return ValueError(f"a number does not fit into {where}: {error}")
 
 
@@ -170,7 +170,7 @@ def _numbers(form: str, numbers: Sequence[int]) -> bytes:
     try:
         return pack(f"<{len(numbers)}{form}", *numbers)
     except struct.error as error:
-        raise _no_room("its column", error) from None
+        raise _does_not_fit("its column", error) from None
 
 
 def _padded(buffer: bytes) -> tuple[bytes, bytes]:
@@ -189,18 +189,18 @@ def _offsets(strings: Sequence[bytes]) -> bytes:
 
 
 def _column(strings: Sequence[bytes | None], parts: list[Buffer], nulls: int) -> int:
-    """Append the buffers of a column of byte strings; the flag if some are None."""
+    """Appends the buffers of a column of byte strings; returns the flag if some are None."""
     flag = 0
     try:
-        # Looking for None would cost more than all the rest; len(None) finds it for nothing.
+        # A search for None would cost more than everything else; len(None) raises at no extra cost.
         offsets = _offsets(strings)  # type: ignore[arg-type]
     except TypeError:
         parts += _padded(validity_bits(strings))
         present = [b"" if string is None else string for string in strings]
         offsets, strings = _offsets(present), present
         flag = nulls
-    # The strings themselves, not their sum: so they are copied once. A large sum would lie in fresh memory every time,
-    # which costs far more than the copy.
+    # The strings are not joined here, so that they are copied once. A large joined string would be allocated anew each
+    # time, which costs far more than the copy.
     parts += (offsets, _PADDING[len(offsets) & 7])
     parts += strings  # type: ignore[arg-type]
     parts.append(_PADDING[offsets[-4] & 7])

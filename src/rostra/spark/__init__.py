@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["session"]
 
 if not TYPE_CHECKING:
-    # Every worker of Spark imports this package; only whoever makes a session pays for what that needs.
+    # Every worker of Spark imports this package; what a session needs is imported when one is created.
     def __getattr__(name: str) -> object:
         if name != "session":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

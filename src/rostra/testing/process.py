@@ -17,9 +17,9 @@ from rostra import blocking
 from rostra.testing.metrics import Metrics
 from rostra.testing.reserved_address import ReservedAddresses
 
-READY_PATIENCE_S = 60.0
+READY_PATIENCE_S = 120.0
 STOP_PATIENCE_S = 60.0
-METRICS_PATIENCE_S = 30.0
+METRICS_PATIENCE_S = 60.0
 POLL_S = 0.005
 LOG_LINES_SHOWN = 20
 

@@ -12,7 +12,7 @@ ANY_LOOPBACK_PORT = "127.0.0.1:0"
 class ReservedAddress:
     """An address of this host, reserved until the object is collected.
 
-    The port is bound and never listened on: the system gives it to nobody who asks for any port, but a node that names
+    The port is bound and never listened on: the system does not give it out as a free port, but a node that names
     it may bind it, as often as it is restarted.
     """
 

@@ -1,4 +1,4 @@
-"""What a side can do beyond the first version of the protocol, by name.
+"""Names of the abilities of a client or node beyond the first version of the protocol.
 
 A new kind of message, or a new meaning of an old one, is a feature: an older node closes the connection on a kind it
 does not know. `Hello` carries what the client has, `Welcome` what both have, and neither uses what the other lacks.
@@ -10,7 +10,7 @@ ADMINISTRATION = "administration"
 """Describing the cluster, removing members, transferring partitions."""
 
 PUBLISHERS = "publishers"
-"""Registering publishers with a strength and a lease, and taking them back."""
+"""Registering publishers with a strength and a lease, and unregistering them."""
 
 PATTERNS = "patterns"
 """Watching for topics that match patterns."""

@@ -1,4 +1,4 @@
-"""What the fields of messages are made of, with their bounds, and the base of all messages."""
+"""Types of message fields with their bounds, and the base class of messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Carried = Annotated[dict[Text, int | Text], Meta(max_length=32)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One frame's typed part. `payload` says whether raw batches may follow it."""
+    """The typed part of a frame. `payload`: raw batches may follow it."""
 
     kind: ClassVar[int] = 0
     payload: ClassVar[bool] = False

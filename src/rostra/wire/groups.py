@@ -1,14 +1,14 @@
-"""Messages about named subscriptions: members of one name share the partitions of the topics that it matches.
+"""Messages about consumer groups (named subscriptions): members of a group share the partitions of matching topics.
 
-The *coordinator* of a name is the owner of its partition of the internal topic `_groups`; `FindCoordinator` says where
-that is. Everything but `FindCoordinator` goes to the coordinator; another node answers `Moved` or `Unavailable`. All
-that changes is in that partition's log, and answered when it is committed.
+The *coordinator* of a group is the owner of its partition of the internal topic `_groups`, which `FindCoordinator`
+returns. All other requests go to the coordinator; another node answers `Moved` or `Unavailable`. Changes are entries of
+that partition's log, and are answered after the commit.
 
-A member keeps its id for as long as it lives, over any number of connections. It says `JoinGroup` on each new one: if
-it is still a member, it continues with its assignment. `MemberAssignment` carries the whole assignment whenever it
-changes. A partition moves in two steps: the old member gets a `MemberAssignment` without it, stops handling it, commits
-its position and sends `Released`; only then, or when its lease has ended, the new holder gets one with it. So a part is
-never at two members, unless one of them is taken for dead, and then its positions are refused.
+A member keeps its id across connections. It sends `JoinGroup` on each new one: if it is still a member, it continues
+with its assignment. `MemberAssignment` carries the whole assignment whenever it changes. A partition moves in two
+steps: the old member gets a `MemberAssignment` without it, stops handling it, commits its position and sends
+`Released`; only then, or when the old member's lease has ended, the new member gets an assignment with it. So no two
+members hold a partition, unless the lease of one has ended, and then its position commits are refused.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LEASE_MS_MAX = 86_400_000
 
 CoordinatorRole = Literal["group", "sink"]
 GroupStart = Literal["earliest", "latest", "offset", "last", "time"]
-"""As of any `Subscribe`."""
+"""As in `Subscribe`."""
 LeaseMs = Annotated[int, Meta(ge=LEASE_MS_MIN, le=LEASE_MS_MAX)]
 Patterns = Annotated[tuple[Text, ...], Meta(max_length=PATTERNS_MAX)]
-"""Topic names, or patterns of them."""
+"""Topic names or patterns."""
 ClientName = Annotated[str, Meta(max_length=64)]
 
 
@@ -40,14 +40,14 @@ ClientName = Annotated[str, Meta(max_length=64)]
 
 
 class PartitionPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One partition of a topic, and where a named subscription goes on in it.
+    """One partition of a topic, and the position of a group in it.
 
-    `start` and `value` are those of a `Subscribe`: `offset` and the first offset that is not acknowledged, once the
-    position was moved for the first time; before that, where the subscription begins. Whoever begins there moves the
-    position to where it was let in at once, so that nobody begins anew after it.
-    `tries` says how often the record there was handed out to no avail. Who finds none there yet moves the position to
-    the same offset with 0 tries: members that died before it was written did not fail at it.
-    `since` is the generation in which its holder got it.
+    `start` and `value` are as in `Subscribe`. After the first position commit they are `offset` and the first offset
+    that is not acknowledged; before that, where the group begins. The first member commits the offset at which its
+    subscription began at once, so that the next member does not begin anew.
+    `tries` counts failed deliveries of the record at the position. A member that finds no record there yet commits the
+    same offset with 0 tries: members that died before the record was written did not fail at it.
+    `since` is the generation in which its holder was assigned the partition.
     """
 
     topic: Id
@@ -60,13 +60,13 @@ class PartitionPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HeldPartition(PartitionPosition, frozen=True, array_like=True, gc=False):
-    """`holder` is the member that has it, 0 if nobody has."""
+    """A partition with the member that holds it; `holder` is 0 if none does."""
 
     holder: Id = 0
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`offset` is the first that is not acknowledged; `tries` as in `PartitionPosition`."""
+    """A position to commit: `offset` is the first that is not acknowledged; `tries` as in `PartitionPosition`."""
 
     topic: Id
     partition: Index
@@ -75,19 +75,19 @@ class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GroupMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`parts` is how many it holds."""
+    """A member; `partitions` is how many it holds."""
 
     member: Id
     client: ClientName
     lease_ms: LeaseMs
-    parts: Index
+    partitions: Index
 
 
 class GroupSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: Text
     generation: Count
     members: Index
-    parts: Index
+    partitions: Index
 
 
 Positions = Annotated[tuple[Position, ...], Meta(max_length=PARTITIONS_PER_PAGE_MAX)]
@@ -97,7 +97,7 @@ Positions = Annotated[tuple[Position, ...], Meta(max_length=PARTITIONS_PER_PAGE_
 
 
 class FindCoordinator(Message, frozen=True, array_like=True):
-    """Where is the coordinator of this named subscription, or of this sink's query? Answered by any node."""
+    """Asks any node for the coordinator of this group, or of this query of a sink."""
 
     kind: ClassVar[int] = 19
     request: Request
@@ -106,12 +106,12 @@ class FindCoordinator(Message, frozen=True, array_like=True):
 
 
 class JoinGroup(Message, frozen=True, array_like=True):
-    """Makes the named subscription if there is none. Said again by a member on every new connection.
+    """Adds a member, and creates the group if there is none. A member repeats it on every new connection.
 
-    `member` is drawn by the client at random. No `patterns`: those that were joined with last, which the name keeps.
-    `start` and `value` are for topics that are there when a pattern that matches them is first given; those made later
-    begin at earliest. `tries_max` (0: no bound) and `dead_letter` (empty: none) are kept for all members to follow.
-    The member is taken for dead when nothing was heard on its connection for `lease_ms`.
+    `member` is a random number that the client chose. Empty `patterns` mean those of the group, which outlive its
+    members. `start` and `value` apply to topics that exist when a pattern that matches them is first given; topics
+    created later begin at earliest. `tries_max` (0: no limit) and `dead_letter` (empty: none) apply to all members.
+    The member's lease ends when nothing arrives on its connection for `lease_ms`.
 
     While there are other members, `patterns`, `tries_max` and `dead_letter` must be those of the group, unless `alter`
     is set: then they replace them. Without `patterns` the member takes all three as they are.
@@ -132,8 +132,8 @@ class JoinGroup(Message, frozen=True, array_like=True):
 
 
 class Released(Message, frozen=True, array_like=True):
-    """Answers every `MemberAssignment`: the member no longer handles what is not in the one of this generation, and its
-    positions were committed before. The coordinator gives it away on that word.
+    """Answers every `MemberAssignment`: the member has committed its positions and no longer handles partitions that
+    are not in the assignment of this generation. The coordinator may then assign them to other members.
     """
 
     kind: ClassVar[int] = 21
@@ -144,8 +144,10 @@ class Released(Message, frozen=True, array_like=True):
 
 
 class CommitPositions(Message, frozen=True, array_like=True):
-    """`Agreed` when it is committed. All or nothing: `StaleGeneration` if the member does not hold one of the parts, or
-    held it at an earlier time; `generation` is that of the last `MemberAssignment` that it heard.
+    """Commits positions. `Agreed` after the commit.
+
+    All or nothing: `StaleGeneration` if the member does not hold one of the partitions in this generation, which is
+    that of the last `MemberAssignment` it received.
     """
 
     kind: ClassVar[int] = 22
@@ -157,10 +159,10 @@ class CommitPositions(Message, frozen=True, array_like=True):
 
 
 class MemberHeartbeat(Message, frozen=True, array_like=True):
-    """The member lives; anything else heard on its connection says so as well.
+    """Renews the member's lease, as every message on its connection does.
 
-    `Agreed` tells the client that it still is a member; `NotAMember` that it was taken for dead. Without an answer for
-    as long as its lease it must take itself for dead.
+    `Agreed`: it still is a member. `NotAMember`: its lease has ended. A member without an answer for the length of its
+    lease must assume that it has ended.
     """
 
     kind: ClassVar[int] = 23
@@ -171,7 +173,7 @@ class MemberHeartbeat(Message, frozen=True, array_like=True):
 
 
 class LeaveGroup(Message, frozen=True, array_like=True):
-    """The member goes, and has moved its positions before. The name and its positions stay."""
+    """Removes the member, which has committed its positions before. The group and its positions stay."""
 
     kind: ClassVar[int] = 24
     request: Request
@@ -180,7 +182,7 @@ class LeaveGroup(Message, frozen=True, array_like=True):
 
 
 class ListGroups(Message, frozen=True, array_like=True):
-    """The names in one partition of `_groups` behind `after`, told by its owner: `Locate` says where that is."""
+    """Asks the owner of a partition of `_groups` for the groups in it after the name `after`."""
 
     kind: ClassVar[int] = 25
     request: Request
@@ -190,7 +192,7 @@ class ListGroups(Message, frozen=True, array_like=True):
 
 
 class DescribeGroup(Message, frozen=True, array_like=True):
-    """With the parts behind `after_topic` and `after_partition`, or from the first on."""
+    """Asks for a group with a page of its partitions: those after `after_topic` and `after_partition`."""
 
     kind: ClassVar[int] = 26
     request: Request
@@ -201,9 +203,9 @@ class DescribeGroup(Message, frozen=True, array_like=True):
 
 
 class ResetGroup(Message, frozen=True, array_like=True):
-    """Sets positions, whoever held them; `GroupBusy` while the name has members. `Agreed` when it is committed.
+    """Sets positions; `GroupBusy` while the group has members. `Agreed` after the commit.
 
-    Parts that are not named keep their position. One message is all or nothing; several are not.
+    Other partitions keep their position. One message is all or nothing; several are not.
     """
 
     kind: ClassVar[int] = 27
@@ -213,7 +215,7 @@ class ResetGroup(Message, frozen=True, array_like=True):
 
 
 class DeleteGroup(Message, frozen=True, array_like=True):
-    """Forgets the name and its positions; `GroupBusy` while it has members. `Agreed` when it is committed."""
+    """Deletes the group and its positions; `GroupBusy` while it has members. `Agreed` after the commit."""
 
     kind: ClassVar[int] = 28
     request: Request
@@ -224,9 +226,9 @@ class DeleteGroup(Message, frozen=True, array_like=True):
 
 
 class CoordinatorLocation(Message, frozen=True, array_like=True):
-    """The name's partition of `_groups`, and where its owner is. An empty address means: the node that answers.
+    """The group's partition of `_groups` and the address of its owner. An empty address means the node that answers.
 
-    `known` is false while nobody is known to own it: ask again, or elsewhere.
+    `known` is false while no owner is known: the client asks again, or another node.
     """
 
     kind: ClassVar[int] = 48
@@ -239,9 +241,9 @@ class CoordinatorLocation(Message, frozen=True, array_like=True):
 
 
 class GroupJoined(Message, frozen=True, array_like=True):
-    """The client is a member. `MemberAssignment` follows at once, empty or not; until then it may handle nothing.
+    """Confirms the membership. `MemberAssignment` follows at once, empty or not; until then the member handles nothing.
 
-    The rest is what the name is set to.
+    The other fields are the settings of the group.
     """
 
     kind: ClassVar[int] = 49
@@ -253,22 +255,22 @@ class GroupJoined(Message, frozen=True, array_like=True):
 
 
 class MemberAssignment(Message, frozen=True, array_like=True):
-    """The whole set of parts that the member holds now. A large set comes in several, in a row: `more` says so.
+    """All partitions that the member holds now. A large set is sent in several messages; `more`: another one follows.
 
-    A part that the member holds already, `since` the same generation, goes on where it is; any other begins where the
-    part says: it may have been another's meanwhile, if this member was taken for dead.
+    A partition that the member holds already, `since` the same generation, continues where it is. Any other begins at
+    the position in this message: another member may have held it after this member's lease had ended.
     """
 
     kind: ClassVar[int] = 50
     name: Text
     member: Id
     generation: Count
-    parts: Annotated[tuple[PartitionPosition, ...], Meta(max_length=PARTITIONS_PER_PAGE_MAX)]
+    partitions: Annotated[tuple[PartitionPosition, ...], Meta(max_length=PARTITIONS_PER_PAGE_MAX)]
     more: bool = False
 
 
 class GroupPage(Message, frozen=True, array_like=True):
-    """Names in order; `more` says that asking with `after` = the last name gives further ones."""
+    """A page of groups by name; `more`: a request with `after` = the last name returns further ones."""
 
     kind: ClassVar[int] = 51
     request: Request
@@ -277,7 +279,7 @@ class GroupPage(Message, frozen=True, array_like=True):
 
 
 class GroupDescribed(Message, frozen=True, array_like=True):
-    """All members, and a page of parts by topic id and partition; `more` says that there are further ones."""
+    """All members, and a page of partitions by topic id and number; `more`: there are further ones."""
 
     kind: ClassVar[int] = 52
     request: Request
@@ -287,15 +289,15 @@ class GroupDescribed(Message, frozen=True, array_like=True):
     tries_max: Index
     dead_letter: Text
     members: Annotated[tuple[GroupMember, ...], Meta(max_length=MEMBERS_MAX)]
-    parts: Annotated[tuple[HeldPartition, ...], Meta(max_length=PARTITIONS_PER_PAGE_MAX)]
+    partitions: Annotated[tuple[HeldPartition, ...], Meta(max_length=PARTITIONS_PER_PAGE_MAX)]
     more: bool
 
 
 class GroupEnded(Message, frozen=True, array_like=True):
-    """The member hears no more of this name over this connection, with the reason as an error.
+    """Ends the membership on this connection; the error is the reason.
 
-    `Moved` or `Unavailable`: it is a member still, and joins again at the coordinator within its lease. `NotAMember`:
-    its lease has ended, or another connection joined under its id.
+    `Moved` or `Unavailable`: it still is a member, and joins again at the coordinator within its lease. `NotAMember`:
+    its lease has ended, or another connection joined with its id.
     """
 
     kind: ClassVar[int] = 57

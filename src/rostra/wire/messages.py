@@ -1,10 +1,10 @@
 """The closed set of messages between a client and a node.
 
-ARCHITECTURE.md ("Where to put things") lists what a new one touches. It begins here, with a Struct of the next free
-kind (clients count from 1, nodes from 32) that is listed in `ClientMessage` or `NodeMessage`. What concerns named
-subscriptions is in `groups`, what fields are made of in `fields`.
+To add a message, define a Struct with the next free kind (clients count from 1, nodes from 32) and list it in
+`ClientMessage` or `NodeMessage`; ARCHITECTURE.md ("Where to put things") lists the other places. Messages about
+consumer groups are in `groups`, the types of fields in `fields`.
 
-Structs are arrays on the wire: a newer side may append fields with defaults, an older one ignores them.
+Structs are arrays on the wire: a newer side may append fields with defaults, and an older side ignores them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PUBLISHERS_SHOWN_MAX = 16
 PUBLISHER_LEASE_MS_MIN = 50
 PUBLISHER_LEASE_MS_MAX = 86_400_000
 PUBLISHER_LEASE_MS = 15_000
-"""Of a publisher that does not say how long it may be silent."""
+"""Lease of a publisher that names none."""
 PATTERNS_PER_WATCH_MAX = 1024
 TOMBSTONE_MS = 86_400_000
 
@@ -61,9 +61,7 @@ LeaseMs = Annotated[int, Meta(ge=PUBLISHER_LEASE_MS_MIN, le=PUBLISHER_LEASE_MS_M
 
 
 class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
-    """What a topic is created with. Zero means: no bound; for `replicas`: as many as the node is set to make; for
-    `history_depth`: as many of the last records as the node is set to give.
-    """
+    """The settings of a topic. Zero means no limit; for `replicas` and `history_depth`, the default of the node."""
 
     partitions: Annotated[int, Meta(ge=1, le=1024)] = 1
     replicas: Annotated[int, Meta(ge=0, le=15)] = 0
@@ -71,19 +69,19 @@ class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
     retention_bytes: Count = 0
     segment_bytes: Annotated[int, Meta(ge=1 << 12, le=1 << 31)] = 1 << 26
     compaction: bool = False
-    """Of the records of a key, only the latest is kept for good."""
+    """Whether compaction removes all records of a key but the latest."""
     tombstone_ms: Count = TOMBSTONE_MS
-    """How long a compacted topic remembers that a key was deleted: who reads it must come by so often."""
+    """How long compaction keeps tombstones; a subscriber that is behind for longer may miss a deletion."""
     ownership: Ownership = "shared"
-    """`exclusive`: only the records of the strongest publisher alive are delivered."""
+    """`exclusive`: only records of the strongest live publisher are delivered."""
     history_depth: Count = 0
 
 
 class PartitionLocation(msgspec.Struct, frozen=True, array_like=True):
-    """Where a partition is served. An empty address means: at the node that answers.
+    """Where a partition is served. An empty address means the node that answers.
 
-    `topic` is to be named in requests to a partition that has an id of its own; 0 means the topic's.
-    `known` is false while nobody is known to serve it: ask again, or elsewhere.
+    `topic` is the id to use in requests to a partition that has an id of its own; 0 means the topic's.
+    `known` is false while no owner is known: the client asks again, or another node.
     """
 
     partition: Index
@@ -94,7 +92,7 @@ class PartitionLocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublisherState(msgspec.Struct, frozen=True, array_like=True):
-    """One that is registered in a partition, as the copy of the node that answers has it."""
+    """A registered publisher of a partition, as the replica of the node that answers has it."""
 
     publisher: Id
     strength: Strength
@@ -102,11 +100,11 @@ class PublisherState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True):
-    """`first` is the log start, `commit` the offset below which records are shown, `end` the next to be written.
+    """The state of a partition's log at the node that answers.
 
-    `publishers` begins with the strongest; the weakest of very many are left out.
-
-    A partition that joined its topic has the id that it was given for its number.
+    `first` is the log start, `commit` the commit offset, `end` the next offset to be written. `publishers` begins with
+    the strongest; the weakest beyond the limit are left out. Where nodes have partitions of their own, `partition` is
+    the id of the partition.
     """
 
     partition: Count
@@ -138,7 +136,7 @@ class Hello(Message, frozen=True, array_like=True):
 
 
 class Ping(Message, frozen=True, array_like=True):
-    """Either side may ask; the other answers `Pong`."""
+    """Asks for a `Pong`; sent by either side."""
 
     kind: ClassVar[int] = 2
     request: Request
@@ -150,7 +148,7 @@ class Locate(Message, frozen=True, array_like=True):
     name: Text
     create: bool = False
     topic: Count = 0
-    """The one of this name that the asker knows: that the name is another's is answered only when it is certain."""
+    """The id that the client knows. A node answers with another id only after the fabric has confirmed it."""
 
 
 class CreateTopic(Message, frozen=True, array_like=True):
@@ -161,7 +159,7 @@ class CreateTopic(Message, frozen=True, array_like=True):
 
 
 class AlterTopic(Message, frozen=True, array_like=True):
-    """Gives some of the topic's settings other values; partitions and replicas stay as they are."""
+    """Changes settings of a topic; the numbers of partitions and replicas cannot be changed."""
 
     kind: ClassVar[int] = 31
     request: Request
@@ -189,10 +187,10 @@ class DescribeTopic(Message, frozen=True, array_like=True):
 
 
 class Publish(Message, frozen=True, array_like=True):
-    """One batch for one partition. With acks `none` there is no answer unless it is refused.
+    """Publishes one batch to one partition. With acks `none` only a refusal is answered.
 
-    `again`: it was sent before, under the same producer, epoch and sequence, and may have been stored.
-    `moves` counts how often the producer has gone on to another node's partition, where each node has one of its own.
+    `again`: the batch was sent before, with the same producer, epoch and sequence, and may be stored.
+    `moves` counts how often the producer has changed nodes, on fabrics where each node has a partition of its own.
     """
 
     kind: ClassVar[int] = 8
@@ -206,10 +204,10 @@ class Publish(Message, frozen=True, array_like=True):
 
 
 class Subscribe(Message, frozen=True, array_like=True):
-    """`subscription` is chosen by the client, unique on its connection.
+    """Begins delivery of a partition. `subscription` is chosen by the client, unique on its connection.
 
-    `value` is the offset, the N of `last`, or the microseconds since 1970 of `time`, from which on the first record is
-    sought that is not earlier.
+    `value` is the offset, the N of `last`, or for `time` the microseconds since 1970: delivery begins at the first
+    record that is not earlier.
     """
 
     kind: ClassVar[int] = 9
@@ -223,7 +221,7 @@ class Subscribe(Message, frozen=True, array_like=True):
 
 
 class Credit(Message, frozen=True, array_like=True):
-    """The subscriber has room for `credit` more bytes."""
+    """Lets the node push `credit` more bytes."""
 
     kind: ClassVar[int] = 10
     subscription: Index
@@ -237,7 +235,7 @@ class Unsubscribe(Message, frozen=True, array_like=True):
 
 
 class Goodbye(Message, frozen=True, array_like=True):
-    """The sender closes this connection next, on purpose."""
+    """Announces that the sender closes this connection on purpose."""
 
     kind: ClassVar[int] = 12
     reason: Text
@@ -249,7 +247,7 @@ class Pong(Message, frozen=True, array_like=True):
 
 
 class DescribeCluster(Message, frozen=True, array_like=True):
-    """Answered by any node, with the partitions behind `after` and `after_partition`, or from the first on."""
+    """Asks any node for all members and a page of partitions: those after `after` and `after_partition`."""
 
     kind: ClassVar[int] = 14
     request: Request
@@ -259,7 +257,7 @@ class DescribeCluster(Message, frozen=True, array_like=True):
 
 
 class RemoveMember(Message, frozen=True, array_like=True):
-    """Any node passes it on. `Agreed` when it is certain that the member will go; it goes when its copies are moved."""
+    """Removes a member; any node forwards it. `Agreed` when the removal is committed; the replicas move after that."""
 
     kind: ClassVar[int] = 15
     request: Request
@@ -267,7 +265,7 @@ class RemoveMember(Message, frozen=True, array_like=True):
 
 
 class TransferPartition(Message, frozen=True, array_like=True):
-    """Any node passes it on to the owner. `Agreed` when the other node owns the partition."""
+    """Transfers ownership of a partition; any node forwards it to the owner. `Agreed` when `node` is the owner."""
 
     kind: ClassVar[int] = 16
     request: Request
@@ -277,9 +275,9 @@ class TransferPartition(Message, frozen=True, array_like=True):
 
 
 class Register(Message, frozen=True, array_like=True):
-    """Makes a producer a publisher of the partition, or changes the strength it has; answered when that is committed.
+    """Registers a producer as publisher of the partition, or changes its strength; answered after the commit.
 
-    It lives as long as its lease is renewed, by whatever is heard on this connection.
+    Every message on this connection renews the lease.
     """
 
     kind: ClassVar[int] = 17
@@ -292,7 +290,7 @@ class Register(Message, frozen=True, array_like=True):
 
 
 class Unregister(Message, frozen=True, array_like=True):
-    """The publisher leaves the partition, at once. `Agreed` when that is committed."""
+    """Removes the publisher from the partition. `Agreed` after the commit."""
 
     kind: ClassVar[int] = 18
     request: Request
@@ -302,10 +300,10 @@ class Unregister(Message, frozen=True, array_like=True):
 
 
 class Watch(Message, frozen=True, array_like=True):
-    """Which topics are there that match any of the patterns, and from now on: which come and go?
+    """Asks for the topics that match any of the patterns, and for notifications of created and deleted ones.
 
-    `watch` is chosen by the client, unique on its connection. The answer may say that there are more: the same message
-    again, `after` what it says, gets the next page. What comes and goes is told from the first answer on.
+    `watch` is chosen by the client, unique on its connection. If the answer has `after`, the same message with that
+    value asks for the next page. Notifications are sent from the first answer on.
     """
 
     kind: ClassVar[int] = 29
@@ -342,20 +340,20 @@ class Located(Message, frozen=True, array_like=True):
     kind: ClassVar[int] = 33
     request: Request
     topic: Topic
-    places: Annotated[tuple[PartitionLocation, ...], Meta(max_length=1024)]
+    locations: Annotated[tuple[PartitionLocation, ...], Meta(max_length=1024)]
     neighbours: Annotated[tuple[Text, ...], Meta(max_length=NEIGHBOURS_MAX)] = ()
-    """Where other nodes are: who knows only the one that answers could find nobody after it."""
-    roams: bool = False
-    """Whether each node has a partition of its own to publish to, under its own id of the topic: whoever goes on to
-    another node publishes to that one's. Partitions may join; whoever has asked here is told by `PartitionAdded`."""
+    """Addresses of other nodes, for a client that knows only the node that answers."""
+    per_node: bool = False
+    """Whether each node has a partition of its own, with its own topic id: a client that changes nodes publishes to the
+    partition of the new node. Partitions may be added, which `PartitionAdded` reports."""
 
 
 class PartitionAdded(Message, frozen=True, array_like=True):
-    """Unasked, to whoever has asked where the topic is: it has one partition more."""
+    """Reports a new partition of a topic, without a request, to clients that asked for its location."""
 
     kind: ClassVar[int] = 60
     name: Text
-    place: PartitionLocation
+    location: PartitionLocation
 
 
 class TopicCreated(Message, frozen=True, array_like=True):
@@ -377,7 +375,7 @@ class TopicAltered(Message, frozen=True, array_like=True):
 
 
 class TopicPage(Message, frozen=True, array_like=True):
-    """Topics by name; `more` says that asking with `after` = the last name gives further ones."""
+    """A page of topics by name; `more`: a request with `after` = the last name returns further ones."""
 
     kind: ClassVar[int] = 36
     request: Request
@@ -393,9 +391,9 @@ class TopicDescribed(Message, frozen=True, array_like=True):
 
 
 class Published(Message, frozen=True, array_like=True):
-    """`offset` is the first record's; -1 when a repeated batch is so old that only its being stored is known.
+    """Acknowledges a batch. `offset` is its first record's; -1 for a repeated batch whose offset is not known any more.
 
-    `view` names the nodes that have it, where acks `all` promises just these.
+    `view` names the nodes that have it, on fabrics where acks `all` waits for the nodes of the current view.
     """
 
     kind: ClassVar[int] = 38
@@ -405,7 +403,7 @@ class Published(Message, frozen=True, array_like=True):
 
 
 class Subscribed(Message, frozen=True, array_like=True):
-    """Delivery begins at `next`; `commit` is where the partition's visible end was."""
+    """Confirms a subscription. Delivery begins at offset `next`; `commit` is the commit offset at that time."""
 
     kind: ClassVar[int] = 39
     request: Request
@@ -415,7 +413,7 @@ class Subscribed(Message, frozen=True, array_like=True):
 
 
 class Push(Message, frozen=True, array_like=True):
-    """Whole batches in order; the first may begin before the offset asked for. `commit` shows the lag."""
+    """Delivers whole batches in order; the first may begin before the requested offset. `commit` shows the lag."""
 
     kind: ClassVar[int] = 40
     payload: ClassVar[bool] = True
@@ -430,7 +428,7 @@ class Unsubscribed(Message, frozen=True, array_like=True):
 
 
 class Ended(Message, frozen=True, array_like=True):
-    """The node ends a subscription, or a watch of that number, with the reason as an error."""
+    """Ends the subscription or watch with that number; the error is the reason."""
 
     kind: ClassVar[int] = 42
     subscription: Index
@@ -439,7 +437,7 @@ class Ended(Message, frozen=True, array_like=True):
 
 
 class Failed(Message, frozen=True, array_like=True):
-    """The request was refused, with the reason as an error."""
+    """Refuses a request; the error is the reason."""
 
     kind: ClassVar[int] = 43
     request: Request
@@ -448,7 +446,7 @@ class Failed(Message, frozen=True, array_like=True):
 
 
 class ClusterDescribed(Message, frozen=True, array_like=True):
-    """All nodes, and a page of partitions by name; `more` says that there are further ones."""
+    """All members, and a page of partitions by name; `more`: there are further ones."""
 
     kind: ClassVar[int] = 44
     request: Request
@@ -457,14 +455,14 @@ class ClusterDescribed(Message, frozen=True, array_like=True):
 
 
 class Agreed(Message, frozen=True, array_like=True):
-    """What was asked for is done, or will be done without further asking."""
+    """Confirms a request that needs no other answer: it is done, or committed to be done."""
 
     kind: ClassVar[int] = 45
     request: Request
 
 
 class PublisherRegistered(Message, frozen=True, array_like=True):
-    """`strongest` is the publisher whose records were delivered when this was ordered."""
+    """Confirms a registration. `strongest` is the publisher that owned the partition at that offset."""
 
     kind: ClassVar[int] = 46
     request: Request
@@ -472,8 +470,10 @@ class PublisherRegistered(Message, frozen=True, array_like=True):
 
 
 class Unregistered(Message, frozen=True, array_like=True):
-    """What a publisher of this connection registered holds here no longer. It `lapsed` if the node heard nothing of it
-    for its lease; otherwise another node orders the partition, with the same publishers, and must hear of it there.
+    """Ends a registration that was made on this connection.
+
+    `lapsed`: its lease ended. Otherwise another node owns the partition now and has the same publishers; the publisher
+    renews its lease there.
     """
 
     kind: ClassVar[int] = 47
@@ -484,7 +484,7 @@ class Unregistered(Message, frozen=True, array_like=True):
 
 
 class Watched(Message, frozen=True, array_like=True):
-    """Topics that match, by name; `after` says from where on there may be more, nothing that these were all."""
+    """A page of matching topics by name. There may be more after the name `after`; if it is empty, these are all."""
 
     kind: ClassVar[int] = 53
     request: Request
@@ -492,11 +492,11 @@ class Watched(Message, frozen=True, array_like=True):
     topics: Annotated[tuple[Topic, ...], Meta(max_length=TOPICS_PER_PAGE_MAX)]
     after: Text = ""
     neighbours: Annotated[tuple[Text, ...], Meta(max_length=NEIGHBOURS_MAX)] = ()
-    """Where other nodes are, which could keep the watch when this one is gone."""
+    """Addresses of other nodes, which can take over the watch if this one fails."""
 
 
 class TopicsAppeared(Message, frozen=True, array_like=True):
-    """Topics that match were made."""
+    """Reports matching topics that were created."""
 
     kind: ClassVar[int] = 54
     watch: Index
@@ -504,7 +504,7 @@ class TopicsAppeared(Message, frozen=True, array_like=True):
 
 
 class TopicsGone(Message, frozen=True, array_like=True):
-    """Topics that matched were deleted."""
+    """Reports matching topics that were deleted."""
 
     kind: ClassVar[int] = 55
     watch: Index

@@ -63,7 +63,7 @@ class GroupMemberClient:
             assert (assigned.name, assigned.member) == (self.name, self.member)
             if at == 0 or not assignments[at - 1].more:
                 self.assigned = {}
-            self.assigned |= {(part.topic, part.partition): part for part in assigned.parts}
+            self.assigned |= {(part.topic, part.partition): part for part in assigned.partitions}
             assert assigned.generation >= self.generation
             self.generation = assigned.generation
             self.in_use |= self.assigned.keys()

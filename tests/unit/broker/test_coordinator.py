@@ -436,7 +436,7 @@ def test_positions_are_reset_only_without_members(driver: BrokerDriver) -> None:
     assert isinstance(ann.ask(reset), GroupBusy)
     ann.leave()
     assert ann.ask(reset) is None
-    (part,) = ann.described().parts
+    (part,) = ann.described().partitions
     assert (part.name, part.start, part.value, part.holder) == ("orders", "offset", 3, 0)
 
 
@@ -485,7 +485,7 @@ def test_a_large_assignment_is_sent_in_pages(driver: BrokerDriver) -> None:
     more = True
     while more:
         page = ann.described(seen[-1] if seen else (0, -1))
-        seen += [(part.topic, part.partition) for part in page.parts]
+        seen += [(part.topic, part.partition) for part in page.partitions]
         more = page.more
     assert sorted(seen) == sorted(ann.assigned)
 
@@ -544,7 +544,7 @@ def test_groups_are_the_same_after_a_restart(driver: BrokerDriver) -> None:
     fire_group_timer(again)
     eve = GroupMemberClient(again, 3)
     after = eve.described()
-    assert (after.members, after.parts, after.generation) == (before.members, before.parts, before.generation)
+    assert (after.members, after.partitions, after.generation) == (before.members, before.partitions, before.generation)
     back = GroupMemberClient(again, 1, conn=70)
     assert back.join("orders", tries_max=3, dead_letter="dead") is None
     assert back.assigned.keys() == ann.assigned.keys()

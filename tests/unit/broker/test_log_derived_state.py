@@ -31,7 +31,7 @@ def here(driver: BrokerDriver) -> ServedPartition:
 
 
 def append_control(driver: BrokerDriver, *entries: CompactBelow) -> int:
-    last = driver.broker.batch_ordering.append_control(here(driver), entries)
+    last = driver.broker.proposer.append_control(here(driver), entries)
     assert isinstance(last, int)
     for effect in driver.broker.out:
         if isinstance(effect, Append):
@@ -78,7 +78,7 @@ def test_a_reply_waits_until_its_entries_are_committed() -> None:
     driver = desk_with(ScriptedFabric())
     session = driver.broker.sessions.by_conn[1]
     last = append_control(driver, ENTRY)
-    driver.broker.batch_ordering.reply_when_committed(1, session, here(driver), last, Agreed(4), request=4)
+    driver.broker.proposer.reply_when_committed(1, session, here(driver), last, Agreed(4), request=4)
     assert driver.received(1, Agreed) == [] and session.waiting == 1
     emit(driver, Committed(HERE, 1))
     assert driver.received(1, Agreed) == [Agreed(4)] and session.waiting == 0
@@ -89,7 +89,7 @@ def test_a_reply_whose_entries_are_truncated_is_a_refusal_and_a_notification_is_
     last = append_control(driver, ENTRY)
     for conn, request in ((1, 4), (2, 0)):
         session = driver.broker.sessions.by_conn[conn]
-        driver.broker.batch_ordering.reply_when_committed(conn, session, here(driver), last, Agreed(4), request=request)
+        driver.broker.proposer.reply_when_committed(conn, session, here(driver), last, Agreed(4), request=request)
     emit(driver, Truncate(HERE, 0, 1))
     assert isinstance(driver.error(1), Unavailable)
     assert driver.received(2, Failed) == [] and driver.received(2, Agreed) == []
@@ -98,7 +98,7 @@ def test_a_reply_whose_entries_are_truncated_is_a_refusal_and_a_notification_is_
 def test_only_the_owner_appends_control_batches() -> None:
     driver = desk_with(ScriptedFabric())
     emit(driver, Serving(HERE, 2, False, 0, 0, 0))
-    assert isinstance(driver.broker.batch_ordering.append_control(here(driver), [ENTRY]), Unavailable)
+    assert isinstance(driver.broker.proposer.append_control(here(driver), [ENTRY]), Unavailable)
 
 
 def test_a_start_rebuilds_the_state_from_the_log() -> None:
@@ -157,7 +157,7 @@ def rolled() -> BrokerDriver:
     append_control(driver, ENTRY)
     driver.publish(1, TOPIC, producer=9, sequence=1)
     append_control(driver, LATER)
-    driver.broker.batch_ordering.roll(here(driver))
+    driver.broker.proposer.roll(here(driver))
     checkpoint = next(effect for effect in driver.broker.out if isinstance(effect, Append))
     assert read_header(checkpoint.batch).owner_flags == CHECKPOINT
     driver.logs[HERE].batches.append(checkpoint.batch)
@@ -190,10 +190,10 @@ def test_nothing_is_ordered_until_the_log_was_inspected() -> None:
     emit(driver, Truncate(HERE, 2, 1), Serving(HERE, 3, True, 0, 2, 2))
     driver.publish(1, TOPIC, producer=9, sequence=1)
     assert isinstance(driver.error(1), Unavailable)
-    assert isinstance(driver.broker.batch_ordering.append_control(here(driver), [ENTRY]), Unavailable)
+    assert isinstance(driver.broker.proposer.append_control(here(driver), [ENTRY]), Unavailable)
     driver.settle()
     assert here(driver).blocked is None and here(driver).rebuilding is None
-    assert isinstance(driver.broker.batch_ordering.append_control(here(driver), [ENTRY]), int)
+    assert isinstance(driver.broker.proposer.append_control(here(driver), [ENTRY]), int)
 
 
 def test_batches_appended_during_an_inspection_are_applied_once() -> None:

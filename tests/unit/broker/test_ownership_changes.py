@@ -194,7 +194,7 @@ def test_a_lookup_says_where_a_partition_is_served() -> None:
     emit(driver, ServedElsewhere(HERE, 7, "other:1"))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(place.address, place.epoch) for place in located.places] == [("other:1", 7)]
+    assert [(place.address, place.epoch) for place in located.locations] == [("other:1", 7)]
 
 
 def test_a_replica_without_a_known_owner_redirects_its_readers() -> None:
@@ -221,7 +221,7 @@ def test_a_lookup_reports_a_partition_without_a_known_owner() -> None:
         emit(driver, effect)
         driver.send(1, Locate(1, "t"))
         (located,) = driver.received(1, Located)
-        assert [(one.address, one.known) for one in located.places] == [place]
+        assert [(one.address, one.known) for one in located.locations] == [place]
 
 
 def test_a_lookup_names_this_node_if_it_forwards_publishes() -> None:
@@ -229,7 +229,7 @@ def test_a_lookup_names_this_node_if_it_forwards_publishes() -> None:
     emit(driver, ServedElsewhere(HERE, 2, ""))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(one.address, one.known) for one in located.places] == [("", True)]
+    assert [(one.address, one.known) for one in located.locations] == [("", True)]
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_a_partition_that_joins_is_found_served_and_dropped_with_its_topic() -> 
     emit(driver, Serving(joined, 4, False, 0, 0, 0, "origin:1"))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(place.topic, place.address) for place in located.places] == [(0, ""), (77, "origin:1")]
+    assert [(place.topic, place.address) for place in located.locations] == [(0, ""), (77, "origin:1")]
     driver.subscribe(1, 77)
     assert len(driver.received(1, Subscribed)) == 1
 
@@ -495,7 +495,7 @@ def test_an_unknown_topic_name_is_confirmed_before_it_is_refused() -> None:
     token = fabric.last(Confirm).token
     emit(driver, TopicOpened(None, spec), ServedElsewhere(partition_id(6), 3, "other:1"), Confirmed(token))
     (located,) = driver.received(1, Located)
-    assert located.places[0].address == "other:1"
+    assert located.locations[0].address == "other:1"
     driver.send(1, Locate(2, "farther"))
     emit(driver, Refused(fabric.last(Confirm).token, Unavailable("farther", 0, "no quorum")))
     assert isinstance(driver.error(1), Unavailable)

@@ -130,7 +130,7 @@ class RandomMembership(RuleBasedStateMachine):
         observer = GroupMemberClient(self.driver, 99, conn=self._conn())
         if not self.joined_total:
             return
-        shown = {(part.topic, part.partition): part for part in observer.described().parts}
+        shown = {(part.topic, part.partition): part for part in observer.described().partitions}
         for part, at in self.positions.items():
             assert (shown[part].start, shown[part].value) == ("offset", at)
 

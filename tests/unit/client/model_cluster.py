@@ -77,7 +77,7 @@ class ModelMember(ModelNode):
         if self.removed and not isinstance(message, Hello | Ping | Goodbye):
             raise MemberRemoved(1)
         if self.cut_off and isinstance(message, CreateTopic | DeleteTopic | DescribeTopic | ListTopics | Watch):
-            raise Unavailable("catalogue", 0, "its leader did not answer in time")
+            raise Unavailable("metadata", 0, "its leader did not answer in time")
         return super()._answer(conn, message, payload)
 
     def _create(self, name: str, settings: TopicSettings) -> Topic:

@@ -51,7 +51,7 @@ def test_a_description_tells_the_lag_of_each_partition() -> None:
     advance(harness)
     described = harness.results[call]
     assert isinstance(described, SubscriptionDescription)
-    assert [(part.topic, part.partition, part.offset, part.end, part.lag) for part in described.parts] == [
+    assert [(part.topic, part.partition, part.offset, part.end, part.lag) for part in described.partitions] == [
         ("t", 0, 1, 3, 2),
         ("t", 1, 0, 1, 1),
     ]

@@ -42,11 +42,11 @@ def publish(harness: CoreHarness, name: str, *values: bytes) -> None:
 
 def subscribe(harness: CoreHarness, *names: str, start: Start = "earliest") -> PatternSubscription:
     call = harness.call()
-    gathering = harness.core.subscribe_to_several(harness.now_us, call, names, start)
+    subscription = harness.core.subscribe_to_several(harness.now_us, call, names, start)
     harness.run()
     harness.settle()
     assert call in harness.results, harness.errors
-    return gathering
+    return subscription
 
 
 def delete(harness: CoreHarness, name: str) -> None:
@@ -63,10 +63,10 @@ def test_a_topic_that_several_patterns_match_is_delivered_once() -> None:
     harness = connected("sensors/a/temp", "sensors/b/hum", "other")
     for name in ("sensors/a/temp", "sensors/b/hum", "other"):
         publish(harness, name, name.encode())
-    gathering = subscribe(harness, "sensors/#", "sensors/+/temp", "sensors/a/temp", "#", "#")
-    assert sorted(harness.values(gathering.number), key=str) == [b"other", b"sensors/a/temp", b"sensors/b/hum"]
+    subscription = subscribe(harness, "sensors/#", "sensors/+/temp", "sensors/a/temp", "#", "#")
+    assert sorted(harness.values(subscription.number), key=str) == [b"other", b"sensors/a/temp", b"sensors/b/hum"]
     assert len(subscribed(harness)) == 3
-    assert gathering.by_topic([]) == {"other": {0: 1}, "sensors/a/temp": {0: 1}, "sensors/b/hum": {0: 1}}
+    assert subscription.by_topic([]) == {"other": {0: 1}, "sensors/a/temp": {0: 1}, "sensors/b/hum": {0: 1}}
 
 
 @pytest.mark.parametrize(("start", "expected"), [("latest", []), ("earliest", [b"1", b"2", b"3"]), (Last(1), [b"3"])])
@@ -75,8 +75,8 @@ def test_topics_there_at_the_beginning_start_as_asked_and_later_ones_with_their_
 ) -> None:
     harness = connected("a/one")
     publish(harness, "a/one", b"1", b"2", b"3")
-    gathering = subscribe(harness, "a/+", start=start)
-    assert harness.values(gathering.number) == expected
+    subscription = subscribe(harness, "a/+", start=start)
+    assert harness.values(subscription.number) == expected
     harness.node._create("a/two", TopicSettings(2))
     for partition in range(2):
         call = harness.call()
@@ -84,34 +84,34 @@ def test_topics_there_at_the_beginning_start_as_asked_and_later_ones_with_their_
     harness.core.end_turn(harness.now_us)
     harness.run()
     harness.settle()
-    assert harness.values(gathering.number) == [*expected, b"new", b"new"]
+    assert harness.values(subscription.number) == [*expected, b"new", b"new"]
     assert TopicAppeared("a/two", 2) in harness.events
 
 
 def test_a_pattern_that_nothing_matches_stands_and_waits() -> None:
     harness = connected("other")
-    gathering = subscribe(harness, "a/#", start="latest")
-    assert gathering.by_topic([]) == {}
+    subscription = subscribe(harness, "a/#", start="latest")
+    assert subscription.by_topic([]) == {}
     harness.node._create("a", TopicSettings())
     publish(harness, "a", b"x")
-    assert harness.values(gathering.number) == [b"x"]
+    assert harness.values(subscription.number) == [b"x"]
 
 
 @pytest.mark.parametrize("feed_first", [True, False])
 def test_a_deleted_topic_is_left_with_an_event_and_the_others_go_on(feed_first: bool) -> None:
     harness = connected("a/one", "a/two")
-    gathering = subscribe(harness, "a/#")
+    subscription = subscribe(harness, "a/#")
     publish(harness, "a/one", b"1")
     delete(harness, "a/one")
     if feed_first:
-        number = next(feed.number for feed in gathering.parts[1].feeds.values())
+        number = next(feed.number for feed in subscription.parts[1].feeds.values())
         harness.receive(Ended(number, "TopicDeleted", TopicDeleted("a/one").carried()))
     harness.settle()
     assert [event for event in harness.events if isinstance(event, TopicGone)] == [TopicGone("a/one", 1)]
     assert harness.finished == {}
     publish(harness, "a/two", b"2")
-    assert harness.values(gathering.number) == [b"1", b"2"]
-    assert gathering.by_topic([]) == {"a/two": {0: 1}}
+    assert harness.values(subscription.number) == [b"1", b"2"]
+    assert subscription.by_topic([]) == {"a/two": {0: 1}}
     harness.pass_time(2 * SUSPECT_US)
     harness.settle()
     assert subscribed(harness).count(1) == 1
@@ -119,7 +119,7 @@ def test_a_deleted_topic_is_left_with_an_event_and_the_others_go_on(feed_first: 
 
 def test_a_topic_made_again_is_another_one_and_comes_with_its_first_record() -> None:
     harness = connected("a/one")
-    gathering = subscribe(harness, "a/#", start="latest")
+    subscription = subscribe(harness, "a/#", start="latest")
     publish(harness, "a/one", b"old")
     harness.core.delete_topic(harness.now_us, harness.call(), "a/one")
     harness.run()
@@ -128,30 +128,30 @@ def test_a_topic_made_again_is_another_one_and_comes_with_its_first_record() -> 
     publish(harness, "a/one", b"new")
     harness.pass_time(2 * SUSPECT_US)
     harness.settle()
-    assert harness.values(gathering.number) == [b"old", b"new"]
+    assert harness.values(subscription.number) == [b"old", b"new"]
     gone_and_come = [event for event in harness.events if isinstance(event, TopicGone | TopicAppeared)]
     assert gone_and_come == [TopicGone("a/one", 1), TopicAppeared("a/one", 2)]
 
 
 def test_a_topic_wrongly_reported_as_deleted_continues_where_it_stopped() -> None:
     harness = connected("a/one")
-    gathering = subscribe(harness, "a/#", start="latest")
+    subscription = subscribe(harness, "a/#", start="latest")
     publish(harness, "a/one", b"1")
-    number = next(feed.number for feed in gathering.parts[1].feeds.values())
+    number = next(feed.number for feed in subscription.parts[1].feeds.values())
     harness.node.feeds[harness.link or 0].pop(number)
     harness.receive(Ended(number, "TopicDeleted", TopicDeleted("a/one").carried()))
     publish(harness, "a/one", b"2")
     harness.settle()
-    assert harness.values(gathering.number) == [b"1"]
+    assert harness.values(subscription.number) == [b"1"]
     harness.pass_time(2 * SUSPECT_US)
     harness.settle()
-    assert harness.values(gathering.number) == [b"1", b"2"]
+    assert harness.values(subscription.number) == [b"1", b"2"]
     assert not [event for event in harness.events if isinstance(event, TopicGone)]
 
 
 def test_what_comes_and_goes_while_the_connection_is_lost_is_not_missed() -> None:
     harness = connected("a/one", "a/two")
-    gathering = subscribe(harness, "a/#", start="latest")
+    subscription = subscribe(harness, "a/#", start="latest")
     harness.disconnect()
     harness.node._create("a/three", TopicSettings())
     delete(harness, "a/two")
@@ -159,7 +159,7 @@ def test_what_comes_and_goes_while_the_connection_is_lost_is_not_missed() -> Non
     harness.settle()
     publish(harness, "a/three", b"3")
     publish(harness, "a/one", b"1")
-    assert harness.values(gathering.number) == [b"3", b"1"]
+    assert harness.values(subscription.number) == [b"3", b"1"]
     gone_and_come = [event for event in harness.events if isinstance(event, TopicGone | TopicAppeared)]
     assert gone_and_come == [TopicAppeared("a/three", 3), TopicGone("a/two", 2)]
 
@@ -167,8 +167,8 @@ def test_what_comes_and_goes_while_the_connection_is_lost_is_not_missed() -> Non
 def test_many_topics_come_page_by_page() -> None:
     harness = connected(*(f"a/{number:02}" for number in range(25)))
     harness.node.page = 4
-    gathering = subscribe(harness, "a/#")
-    assert len(gathering.parts) == 25
+    subscription = subscribe(harness, "a/#")
+    assert len(subscription.parts) == 25
     assert [message.after for message in harness.written if isinstance(message, Watch)][1:3] == ["a/03", "a/07"]
 
 
@@ -176,39 +176,39 @@ def test_a_connection_lost_between_two_pages_starts_over_and_takes_nothing_for_g
     harness = connected(*(f"a/{number}" for number in range(6)))
     harness.node.page = 4
     call = harness.call()
-    gathering = harness.core.subscribe_to_several(harness.now_us, call, ("a/#",), "earliest")
+    subscription = harness.core.subscribe_to_several(harness.now_us, call, ("a/#",), "earliest")
     harness.run()
     harness.deliver_to_node(1)
     harness.deliver_to_client(1)
-    assert len(gathering.parts) == 4
+    assert len(subscription.parts) == 4
     harness.disconnect()
     harness.reconnect()
     assert call in harness.results
-    assert len(gathering.parts) == 6
+    assert len(subscription.parts) == 6
     assert not [event for event in harness.events if isinstance(event, TopicGone | TopicAppeared)]
 
 
 def test_a_watch_that_the_node_ends_is_asked_for_again() -> None:
     harness = connected("a/one")
-    gathering = subscribe(harness, "a/#")
-    assert gathering.watch is not None
+    subscription = subscribe(harness, "a/#")
+    assert subscription.watch is not None
     harness.node.watchers.clear()
-    harness.receive(Ended(gathering.watch.number, "WatchEnded", WatchEnded("the connection was full").carried()))
+    harness.receive(Ended(subscription.watch.number, "WatchEnded", WatchEnded("the connection was full").carried()))
     harness.node._create("a/two", TopicSettings())
     harness.settle()
-    assert len(gathering.parts) == 1
+    assert len(subscription.parts) == 1
     harness.pass_time(1_000_000)
     harness.settle()
-    assert len(gathering.parts) == 2
+    assert len(subscription.parts) == 2
     assert harness.finished == {}
 
 
 @pytest.mark.requirement("CM-9:unsubscribed")
 def test_unsubscribing_is_done_when_every_feed_and_the_watch_are_acknowledged() -> None:
     harness = connected("a/one", "a/two")
-    gathering = subscribe(harness, "a/#")
+    subscription = subscribe(harness, "a/#")
     call = harness.call()
-    harness.core.unsubscribe(harness.now_us, call, gathering)
+    harness.core.unsubscribe(harness.now_us, call, subscription)
     harness.run()
     goodbyes = [message for message in harness.written if isinstance(message, Unsubscribe | Unwatch)]
     assert [type(message) for message in goodbyes] == [Unsubscribe, Unsubscribe, Unwatch]
@@ -220,14 +220,14 @@ def test_unsubscribing_is_done_when_every_feed_and_the_watch_are_acknowledged() 
     harness.node._create("a/three", TopicSettings())
     publish(harness, "a/one", b"late")
     publish(harness, "a/three", b"late")
-    assert harness.values(gathering.number) == []
+    assert harness.values(subscription.number) == []
     assert not any(harness.node.watchers.values()) and not any(harness.node.feeds.values())
 
 
 def test_topics_that_are_named_are_made_if_the_client_may_and_fail_the_subscription_if_not() -> None:
     harness = connected("a/one")
-    gathering = subscribe(harness, "b", "a/#")
-    assert set(gathering.by_topic([])) == {"a/one", "b"}
+    subscription = subscribe(harness, "b", "a/#")
+    assert set(subscription.by_topic([])) == {"a/one", "b"}
     strict = connected("a/one", options=Options(auto_create=False))
     call = strict.call()
     strict.core.subscribe_to_several(strict.now_us, call, ("b", "a/#"), "earliest")
@@ -238,19 +238,19 @@ def test_topics_that_are_named_are_made_if_the_client_may_and_fail_the_subscript
 
 def test_what_ends_one_of_the_topics_for_good_ends_the_subscription_with_the_reason() -> None:
     harness = connected("a/one", "a/two")
-    gathering = subscribe(harness, "a/#")
-    number = next(feed.number for feed in gathering.parts[1].feeds.values())
+    subscription = subscribe(harness, "a/#")
+    number = next(feed.number for feed in subscription.parts[1].feeds.values())
     gone = OffsetOutOfRange("a/one", 0, 0, 5, 9)
     harness.node.feeds[harness.link or 0].pop(number)
     harness.receive(Ended(number, "OffsetOutOfRange", gone.carried()))
-    assert str(harness.finished[gathering.number]) == str(gone)
+    assert str(harness.finished[subscription.number]) == str(gone)
     harness.settle()
     assert not any(harness.node.watchers.values()) and not any(harness.node.feeds[harness.link or 0])
 
 
 def test_a_subscription_that_is_not_live_in_time_fails_with_the_last_error() -> None:
     harness = connected("a/one", options=Options(call_timeout_ms=1000))
-    harness.node.refuse_watch = Unavailable("catalogue", 0, "its leader did not answer in time")
+    harness.node.refuse_watch = Unavailable("metadata", 0, "its leader did not answer in time")
     call = harness.call()
     harness.core.subscribe_to_several(harness.now_us, call, ("a/#",), "earliest")
     harness.run()
@@ -289,17 +289,17 @@ def test_what_makes_no_sense_is_refused_at_once() -> None:
 def test_a_batch_that_was_taken_gives_credit_to_its_own_topic_only() -> None:
     harness = connected("a/one", "a/two")
     call = harness.call()
-    gathering = harness.core.subscribe_to_several(harness.now_us, call, ("a/#",), "earliest", 1)
+    subscription = harness.core.subscribe_to_several(harness.now_us, call, ("a/#",), "earliest", 1)
     harness.run()
     harness.settle()
     publish(harness, "a/one", b"1", b"2")
     publish(harness, "a/two", b"3", b"4")
-    assert harness.values(gathering.number) == [b"1", b"3"]
-    (first, _) = harness.delivered[gathering.number]
-    harness.core.consumed(gathering, first.partition, first.bytes, first.topic_id)
+    assert harness.values(subscription.number) == [b"1", b"3"]
+    (first, _) = harness.delivered[subscription.number]
+    harness.core.consumed(subscription, first.partition, first.bytes, first.topic_id)
     harness.run()
     harness.settle()
-    assert harness.values(gathering.number) == [b"1", b"3", b"2"]
+    assert harness.values(subscription.number) == [b"1", b"3", b"2"]
 
 
 def test_locating_many_new_topics_asks_once_for_each() -> None:

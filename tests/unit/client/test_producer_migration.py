@@ -29,7 +29,7 @@ def harness() -> CoreHarness:
     harness.run()
     (locate,) = asked(harness, Locate)
     places = tuple(PartitionLocation(0, "", 1, topic) for topic in (NEW, OLD))
-    harness.receive(Located(locate.request, Topic(NEW, "t", TopicSettings(1)), places, roams=True))
+    harness.receive(Located(locate.request, Topic(NEW, "t", TopicSettings(1)), places, per_node=True))
     return harness
 
 

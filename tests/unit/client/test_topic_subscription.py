@@ -195,7 +195,7 @@ def test_what_is_taken_while_a_new_connection_is_asked_is_granted_when_it_answer
         harness.core.consumed(state, batch.partition, batch.bytes)
     harness.run()
     harness.settle()
-    assert harness.node.subscribes[-1].credit == 0, "there was no room when it was asked"
+    assert harness.node.subscribes[-1].credit == 0, "there was no space at that time"
     assert len(harness.delivered[state.number]) == 20
 
 

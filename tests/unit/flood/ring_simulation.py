@@ -75,7 +75,7 @@ class Log:
 
 
 class Broker:
-    """One machine, with its disk and what it has said."""
+    """One machine with its disk and its messages."""
 
     def __init__(self, ring: RingSimulation, number: int, joins: tuple[str, ...]) -> None:
         self.ring = ring

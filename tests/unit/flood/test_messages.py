@@ -1,4 +1,4 @@
-"""What brokers of a ring say to each other."""
+"""Messages between the brokers of a ring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of records on their way round."""
+"""Records on their way around the ring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.flood.ring_simulation import WALL_US, RingSimulation
 
 
 def everywhere(sim: RingSimulation, name: str = "t") -> list[object]:
-    """What each broker that is up has of a topic."""
+    """The records of a topic at each broker that is up."""
     return [broker.read(name) for broker in sim.up()]
 
 

@@ -16,7 +16,7 @@ from tests.unit.log.batches import PARTITION, SMALL, batch, read_all
 
 
 class Life:
-    """A node that appends, syncs and truncates by chance until the power goes, again and again."""
+    """A node that appends, syncs and truncates at random until the power is cut, repeatedly."""
 
     def __init__(self, seed: int, *, reorder: bool, rolls: bool = True) -> None:
         self.random = Random(seed)

@@ -1,4 +1,4 @@
-"""What a start makes of torn ends, of damage, and of a clean stop."""
+"""Recovery at the start: torn tails, damage, and a clean stop."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ class Cluster(Simulation):
         self.run_until(lambda: all(node.ready for node in self.alive))
 
     def topic(self, name: str, partitions: int = 1, at: int = 1, replicas: int = 0) -> list[Partition]:
-        """Made through this node, known at every node, and led everywhere."""
+        """Creates a topic through this node; returns when every node knows it and every partition has a leader."""
         self.nodes[at].create(name, partitions, replicas=replicas)
         self.run_until(lambda: all(name in node.topics for node in self.alive))
         topic = self.nodes[at].topics[name].topic
@@ -349,7 +349,7 @@ class Cluster(Simulation):
         return max(leaders, key=lambda node: node.raft.groups[partition].term, default=None)
 
     def publish(self, partition: Partition, value: bytes) -> int:
-        """Through whoever leads, until it is committed there."""
+        """Publishes through the leader; returns when it is committed there."""
         self.run_until(lambda: self.leader(partition) is not None)
         leader = self.leader(partition)
         assert leader is not None

@@ -1,4 +1,4 @@
-"""Who hears of a commit, and when: readers at once, a node where nobody reads now and then."""
+"""Commit reports to the broker: at once where there are readers, throttled where there are none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEARTBEAT_MS = RaftSettings().heartbeat_ms
 
 
 def pair(cluster: Cluster) -> tuple[Partition, Node, Node]:
-    """A partition, its leader and a follower, and records have begun to come."""
+    """A partition with its leader and a follower, after the first records."""
     cluster.ready()
     (partition,) = cluster.topic("t", replicas=3)
     for number in range(5):
@@ -28,7 +28,7 @@ def pair(cluster: Cluster) -> tuple[Partition, Node, Node]:
 
 
 def reports(cluster: Cluster, node: Node, partition: Partition, records: int) -> int:
-    """How often those above heard of a commit while records came, one in a millisecond."""
+    """The number of commit reports to the broker while one record is appended per millisecond."""
     said: list[int] = []
     for number in range(records):
         cluster.publish(partition, b"%d" % number)
@@ -56,7 +56,7 @@ def test_with_readers_each_commit_is_reported() -> None:
     cluster.run(20)
     for number in range(30):
         place = cluster.publish(partition, b"%d" % number)
-        # Longer than the batch and the word for its commit may be on their way and on the disk.
+        # Longer than a batch and the message of its commit may take, network and disk included.
         cluster.run(8)
         assert follower.commit[partition] > place
 

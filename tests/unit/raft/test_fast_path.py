@@ -41,12 +41,12 @@ def one_publish(fabric: Fabric, partition: Partition, end: int) -> int:
 
 
 def test_a_publish_on_a_single_node_takes_few_calls() -> None:
-    desk = BrokerDriver().start()
-    desk.connect(1)
-    topic = desk.make_topic(1)
-    desk.settle()
-    (partition,) = [partition for partition in desk.logs if partition.topic == topic]
-    assert one_publish(desk.broker.fabric, partition, desk.logs[partition].end) <= CALLS_MAX
+    driver = BrokerDriver().start()
+    driver.connect(1)
+    topic = driver.make_topic(1)
+    driver.settle()
+    (partition,) = [partition for partition in driver.logs if partition.topic == topic]
+    assert one_publish(driver.broker.fabric, partition, driver.logs[partition].end) <= CALLS_MAX
 
 
 def test_the_fast_path_of_one_node_has_the_effects_of_the_full_step() -> None:

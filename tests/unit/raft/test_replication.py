@@ -83,7 +83,7 @@ def test_readers_of_a_follower_do_not_wait_for_a_heartbeat_and_where_there_are_n
     assert unread.group.commit < leader.group.commit
     unread.set_readers(True)
     sim.run(100)
-    assert unread.group.commit == leader.group.commit, "whoever comes is told at once"
+    assert unread.group.commit == leader.group.commit, "a new reader is informed at once"
     read.set_readers(False)
     for value in (b"2", b"3"):
         assert leader.propose(value)

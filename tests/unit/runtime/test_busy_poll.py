@@ -29,7 +29,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
 
 async def turned(loop: CountingLoop, times: int) -> None:
-    """Returns when the loop has turned so often; only a loop that is kept awake does, for nothing here wakes it."""
+    """Returns after this many turns of the loop, which only a polling loop makes, since nothing here wakes it."""
     reached = asyncio.Event()
     loop.calls_at[loop.turns + times] = reached.set
     await asyncio.wait_for(reached.wait(), 60)

@@ -1,4 +1,4 @@
-"""A connection at its end: whose fault it was is said once."""
+"""The end of a connection: its reason is reported once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rostra.wire.messages import Ping
 
 
 class Sink(asyncio.Transport):
-    """Takes whatever is written, so that the test decides in which order bytes and the end come in."""
+    """Accepts all writes, so that the test decides the order in which bytes and the end arrive."""
 
     def __init__(self) -> None:
         super().__init__()

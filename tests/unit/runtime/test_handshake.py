@@ -1,4 +1,4 @@
-"""The first words between two nodes, and what a node keeps of them."""
+"""The handshake between two nodes, and what a node stores from it."""
 
 from __future__ import annotations
 

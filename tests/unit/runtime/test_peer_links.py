@@ -1,4 +1,4 @@
-"""Links to peers over real sockets: dialled until somebody answers, bounded, dropped when nobody takes anything."""
+"""Links to peers over real sockets: dialled until a node answers, bounded, dropped when the peer does not read."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Coordinator:
         self, conn: Conn, session: Session, served: ServedPartition, message: NodeMessage, request: int
     ) -> None:
         """Replies when the state that is shown is committed."""
-        self._broker.batch_ordering.reply_when_committed(conn, session, served, served.end - 1, message, request)
+        self._broker.proposer.reply_when_committed(conn, session, served, served.end - 1, message, request)
 
     def _reply_logged(
         self, conn: Conn, session: Session, served: ServedPartition, last: int | RostraError, request: int
@@ -206,7 +206,7 @@ class Coordinator:
         if isinstance(last, RostraError):
             self._broker.refuse(conn, request, last)
         else:
-            self._broker.batch_ordering.reply_when_committed(conn, session, served, last, Agreed(request), request)
+            self._broker.proposer.reply_when_committed(conn, session, served, last, Agreed(request), request)
 
     # --- members ---
 
@@ -241,7 +241,7 @@ class Coordinator:
                 message.name, tuple((one.topic, one.partition, one.offset, one.tries) for one in message.positions)
             )
             self._reply_logged(
-                conn, session, served, self._broker.batch_ordering.append_control(served, [moved]), message.request
+                conn, session, served, self._broker.proposer.append_control(served, [moved]), message.request
             )
 
     def _fencing_error(self, group: ConsumerGroup | None, message: CommitPositions) -> RostraError | None:
@@ -322,7 +322,7 @@ class Coordinator:
                 last = LimitExceeded("partitions_per_group_max", bound)
             else:
                 rows = tuple((*key, one.offset, one.tries) for key, one in sorted(positions.items()))
-                last = self._broker.batch_ordering.append_control(served, [PositionsCommitted(message.name, rows)])
+                last = self._broker.proposer.append_control(served, [PositionsCommitted(message.name, rows)])
         self._reply_logged(conn, session, served, last, message.request)
 
     def _delete(self, conn: Conn, session: Session, served: ServedPartition, message: DeleteGroup) -> None:
@@ -330,6 +330,6 @@ class Coordinator:
         last = (
             group
             if isinstance(group, RostraError)
-            else self._broker.batch_ordering.append_control(served, [GroupDeleted(message.name)])
+            else self._broker.proposer.append_control(served, [GroupDeleted(message.name)])
         )
         self._reply_logged(conn, session, served, last, message.request)

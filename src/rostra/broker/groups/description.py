@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rostra.broker.groups.group_table import ConsumerGroup, GroupPartition, GroupPartitionKey, GroupTable
-from rostra.broker.groups.topic_matching import topic_of
+from rostra.broker.groups.group_topics import topic_of
 from rostra.broker.topics.topic_table import TopicTable
 from rostra.safeguards import Safeguard, Without
 from rostra.wire.groups import (

@@ -13,8 +13,8 @@ from rostra.broker.groups.group_table import (
     MemberJoined,
     growth_bytes,
 )
+from rostra.broker.groups.group_topics import StartOffsets, patterns_of
 from rostra.broker.groups.store import GroupChange, GroupStore
-from rostra.broker.groups.topic_matching import StartOffsets, patterns_of
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.sessions import Session
 from rostra.errors import (
@@ -124,7 +124,7 @@ class GroupJoin:
             group.settings.tries_max,
             group.settings.dead_letter,
         )
-        broker.batch_ordering.reply_when_committed(conn, session, served, changed.last, joined, message.request)
+        broker.proposer.reply_when_committed(conn, session, served, changed.last, joined, message.request)
         store.send_assignments(served, group, changed, also=message.member)
 
     def _log_join(self, served: ServedPartition, message: JoinGroup) -> GroupChange | RostraError:

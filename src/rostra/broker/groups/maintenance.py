@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from rostra.broker.groups.group_topics import patterns_of
 from rostra.broker.groups.join import GroupJoin
 from rostra.broker.groups.store import GroupStore
-from rostra.broker.groups.topic_matching import patterns_of
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC, coordinating_partition
 from rostra.errors import RostraError

@@ -19,9 +19,9 @@ from rostra.broker.groups.group_table import (
     MemberLeft,
     growth_bytes,
 )
+from rostra.broker.groups.group_topics import PatternIndex, StartOffsets, patterns_of, present, wanted
 from rostra.broker.groups.member_leases import LeaseQueue, MemberConnections, MemberKey
 from rostra.broker.groups.rebalance import rebalance
-from rostra.broker.groups.topic_matching import PatternIndex, StartOffsets, patterns_of, present, wanted
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC, coordinating_partition
 from rostra.errors import NotAMember, RostraError, Unavailable
@@ -94,7 +94,7 @@ class GroupStore:
         if not entries and not result.changed and not result.removed:
             return GroupChange(served.end - 1, ())
         rows = tuple((*key, row) for key, row in result.changed.items())
-        last = broker.batch_ordering.append_control(
+        last = broker.proposer.append_control(
             served, [*entries, AssignmentChanged(name, generation, rows, result.removed)]
         )
         if isinstance(last, RostraError):
@@ -160,7 +160,7 @@ class GroupStore:
             for message in description.assigned(
                 broker.topic_table, group, member, shares.get(member, ()), broker.without
             ):
-                broker.batch_ordering.reply_when_committed(conn, session, served, changed.last, message)
+                broker.proposer.reply_when_committed(conn, session, served, changed.last, message)
 
     def drained(self, conn: Conn) -> None:
         """Sends the assignments that were skipped while the connection was congested."""

@@ -48,9 +48,7 @@ class Compactor:
         wall_us, tombstone_us = broker.now.wall_us, known.topic.settings.tombstone_ms * 1000
         if segments and _is_worth_it(served.derived.compaction.get(None), segments, wall_us, tombstone_us):
             # If this is refused, the next owner checks again.
-            broker.batch_ordering.append_control(
-                served, [CompactBelow(segments[-1].next, max(wall_us - tombstone_us, 0))]
-            )
+            broker.proposer.append_control(served, [CompactBelow(segments[-1].next, max(wall_us - tombstone_us, 0))])
 
     # --- as any copy ---
 

@@ -65,9 +65,9 @@ class Retention:
                 served.bytes -= dropped
         limits = settings.retention_ms, settings.retention_bytes
         if self._must_roll(broker, given, *limits, served.segment_bytes) and (
-            served.owner and broker.batch_ordering.write_error(served) is None
+            served.owner and broker.proposer.write_error(served) is None
         ):
-            broker.batch_ordering.roll(served)
+            broker.proposer.roll(served)
         if settings.compaction:
             broker.compactor.segments_listed(
                 served, tuple(segment for segment in given.segments if segment.next > first)

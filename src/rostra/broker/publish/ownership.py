@@ -104,7 +104,7 @@ class Ownership:
             broker.client_requests.not_found(conn, session, message, served)
             return None
         own = InvalidTopicName(served.topic, RESERVED_NAME) if served.internal else None
-        error = own or broker.batch_ordering.write_error(served) or broker.over_limit(session)
+        error = own or broker.proposer.write_error(served) or broker.over_limit(session)
         if error is not None:
             broker.refuse(conn, message.request, error)
             return None
@@ -115,7 +115,7 @@ class Ownership:
     ) -> None:
         """Replies when everything now in the log is committed: an earlier request may have logged the same change,
         uncommitted yet."""
-        self._broker.batch_ordering.reply_when_committed(conn, session, served, served.end - 1, answer, message.request)
+        self._broker.proposer.reply_when_committed(conn, session, served, served.end - 1, answer, message.request)
 
     # --- batches ---
 
@@ -150,7 +150,7 @@ class Ownership:
             for entry in entries:
                 served.publishers.apply(served.end, entry)
             return None
-        last = self._broker.batch_ordering.append_control(served, entries)
+        last = self._broker.proposer.append_control(served, entries)
         return last if isinstance(last, RostraError) else None
 
     # --- leases ---

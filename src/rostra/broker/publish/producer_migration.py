@@ -128,7 +128,7 @@ class ProducerMigration:
             elsewhere = known.served is not served
             after = (known.served.partition.topic, known.end) if elsewhere else (0, 0)
             move = ProducerMove(producer, epoch, known.entry.expected, message.moves, *after, known=before)
-        placed = self._broker.batch_ordering.append_control(served, [move])
+        placed = self._broker.proposer.append_control(served, [move])
         return placed if isinstance(placed, RostraError) else None
 
     def _last_location(self, served: ServedPartition, producer: int) -> ProducerLocation | None:

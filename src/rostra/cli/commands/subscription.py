@@ -51,7 +51,7 @@ def list_subscriptions(
     with invocation.connect() as client:
         groups = client.list_subscriptions()
     rows: list[dict[str, Cell]] = [
-        {"name": group.name, "members": group.members, "partitions": group.parts, "generation": group.generation}
+        {"name": group.name, "members": group.members, "partitions": group.partitions, "generation": group.generation}
         for group in groups
     ]
     if not rows and not invocation.output.is_json:
@@ -89,7 +89,7 @@ def _rows(described: SubscriptionDescription) -> list[dict[str, Cell]]:
             "tries": part.tries,
             "member": text(part.member) if part.member else None,
         }
-        for part in described.parts
+        for part in described.partitions
     ]
 
 

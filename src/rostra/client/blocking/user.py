@@ -69,7 +69,7 @@ class User:
         topics = [known for known in described.patterns if known != NO_TOPIC]
         self._stop_receiving()
         self._join_briefly(*topics, topic)
-        if any(part.topic == topic for part in described.parts):
+        if any(part.topic == topic for part in described.partitions):
             # It was subscribed before: skip what was published since then.
             self._client.reset_subscription(self.name, "latest", topic=topic)
 

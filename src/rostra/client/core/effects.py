@@ -45,7 +45,7 @@ class SubscriptionList(msgspec.Struct, frozen=True):
     subscriptions: tuple[GroupSummary, ...]
 
 
-class SubscriptionPart(msgspec.Struct, frozen=True):
+class SubscriptionPartition(msgspec.Struct, frozen=True):
     """The position of a named subscription in one partition. `member` holds the partition; 0 if none does."""
 
     topic: str
@@ -68,12 +68,12 @@ class SubscriptionDescription(msgspec.Struct, frozen=True):
     tries: int
     dead_letter: str
     members: tuple[GroupMember, ...]
-    parts: tuple[SubscriptionPart, ...]
+    partitions: tuple[SubscriptionPartition, ...]
 
     @property
     def lag(self) -> int:
         """The number of offsets between the positions and the ends."""
-        return sum(part.lag for part in self.parts)
+        return sum(part.lag for part in self.partitions)
 
 
 class SinkDecision(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ class AckRing:
             self._due[partition, started_by] = None
 
     def await_coverage(self, partition: Partition, offset: int) -> None:
-        """A publish here waits until every broker has the partition up to this offset, whoever its origin."""
+        """A publish here waits until every broker has the partition up to this offset, whatever its origin."""
         log = self._flood.logs.get(partition)
         if log is not None:
             if not log.is_origin:

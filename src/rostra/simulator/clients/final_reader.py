@@ -154,7 +154,7 @@ class FinalReader:
         name = located.topic.name
         owned = {
             partition_key(located.topic.topic, place.topic or place.partition)
-            for place in located.places
+            for place in located.locations
             if place.address in ("", self._address)
         }
         if owned:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def launcher(home: str, name: str, script: str) -> Path:
-    """A program of this user's, `bin/name` below a directory of that name; whoever asks again gets the same."""
+    """A program of this user, `bin/name` below a directory of that name; repeated calls return the same path."""
     place = Path(tempfile.gettempdir()) / f"{home}-{os.getuid()}"
     (place / "bin").mkdir(mode=0o700, parents=True, exist_ok=True)
     if place.stat().st_uid != os.getuid():

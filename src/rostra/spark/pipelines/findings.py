@@ -1,4 +1,4 @@
-"""What an audit finds. Plain values, so that whoever shows or compares them needs no Spark."""
+"""The findings of an audit, as plain values that need no Spark to be shown or compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERY_TOPIC = "*"
 
 
 class TopicFindings(msgspec.Struct, frozen=True):
-    """Of one topic, or of all. Deliveries are counted for each subscription by itself."""
+    """Findings about one topic, or about all. Deliveries are counted per subscription."""
 
     topic: str
     created: int
@@ -42,7 +42,7 @@ class TopicFindings(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """From the making of a batch to its delivery, in microseconds, each record counted."""
+    """Latency from the encoding of a batch to its delivery, in microseconds, counted per record."""
 
     topic: str
     records: int
@@ -63,7 +63,7 @@ class NodeLoad(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Between the last batch of one owner of a partition and the first of the next."""
+    """The time between the last batch of one owner of a partition and the first of the next."""
 
     topic: str
     partition: int
@@ -98,13 +98,13 @@ class Audit(msgspec.Struct, frozen=True):
 
 
 def bucket_of(latency_us: int) -> int:
-    """The lower end of the bucket of a latency."""
+    """The lower bound of the bucket of a latency."""
     size = max(latency_us, 0).bit_length() - BUCKET_BITS
     return max(latency_us, 0) if size <= 0 else latency_us >> size << size
 
 
 def share_of(histogram: Mapping[int, int], share: float) -> int:
-    """The least latency that the share of all records does not exceed."""
+    """The smallest latency that this share of all records does not exceed."""
     total = sum(histogram.values())
     wanted = max(-(-total * round(share * 10_000) // 10_000), 1)
     seen = 0

@@ -19,7 +19,7 @@ class Bar(msgspec.Struct, frozen=True):
     label: str
     size: float
     shown: str
-    """The size as people read it."""
+    """Formats a size with a unit."""
     tone: str = "main"
 
 

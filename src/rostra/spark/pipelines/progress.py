@@ -1,4 +1,4 @@
-"""How a running query is getting on: how much, how fast, how far behind. Plain Python over what Spark reports."""
+"""Progress of a running query: records, rate and lag, from what Spark reports. Plain Python."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BatchProgress(msgspec.Struct, frozen=True):
 
 
 def progress_of(reported: Mapping[str, Any]) -> BatchProgress:
-    """From the progress of a query as Spark writes it in JSON."""
+    """Parses the progress of a query from Spark's JSON."""
     sources = reported.get("sources") or [{}]
     reached, latest = _offset(sources[0].get("endOffset")), _offset(sources[0].get("latestOffset"))
     operators = reported.get("stateOperators") or []
@@ -54,7 +54,7 @@ def progress_of(reported: Mapping[str, Any]) -> BatchProgress:
 
 
 def _counted(reported: Mapping[str, Any]) -> tuple[int, float]:
-    """How many records, and how many a second; of a query whose rows are files, as it has counted them itself."""
+    """The number of records and the rate; for a query whose rows are files, as it has counted them."""
     rows, per_second = int(reported.get("numInputRows") or 0), float(reported.get("processedRowsPerSecond") or 0.0)
     counted = (reported.get("observedMetrics") or {}).get(OBSERVED)
     if counted is None:
@@ -69,7 +69,7 @@ def _offset(written: object) -> Mapping[str, Any] | None:
 
 
 def follow(query: StreamingQuery, tell: Callable[[BatchProgress], None]) -> int:
-    """Tell of each batch until the query ends; how many records it read. An interrupt stops the query first."""
+    """Reports each batch until the query ends; returns the number of records. An interrupt stops the query first."""
     told, total = -1, 0
     try:
         while True:
@@ -93,7 +93,7 @@ def follow(query: StreamingQuery, tell: Callable[[BatchProgress], None]) -> int:
 
 
 def stop(query: StreamingQuery, patience_s: float = 30.0) -> None:
-    """What was begun is given up; the next start does it again."""
+    """Stops the query; the batch in progress is repeated by the next start."""
     deadline = monotonic() + patience_s
     query.stop()
     while query.isActive and monotonic() < deadline:
@@ -101,7 +101,7 @@ def stop(query: StreamingQuery, patience_s: float = 30.0) -> None:
 
 
 def cause_of(told: str) -> str:
-    """The line that matters in what Spark says of a query that failed: ours, or else the last error in it."""
+    """The line of Spark's error that names the cause: an error of Rostra, or else the last one."""
     ours = _OURS.findall(told)
     if ours:
         return str(ours[-1])

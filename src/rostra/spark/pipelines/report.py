@@ -1,4 +1,4 @@
-"""An audit, and windows if there are any, as one page of HTML that needs nothing else. Plain Python."""
+"""Renders an audit, and windows if there are any, as one self-contained HTML page. Plain Python."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ svg .line { fill: none; stroke: var(--main); stroke-width: 2; } svg .area { fill
 
 
 def report(audit: Audit, *, title: str = "Rostra audit", windows: Sequence[Mapping[str, object]] = ()) -> str:
-    """The page. `windows` are rows of a rollup."""
+    """Returns the page. `windows` are rows of a rollup."""
     total = audit.total
     verdict = "Every record arrived, once and in order."
     if not total.sound:
@@ -65,10 +65,10 @@ def report(audit: Audit, *, title: str = "Rostra audit", windows: Sequence[Mappi
 
 
 def windows_in(lake: Path) -> list[dict[str, object]]:
-    """The rows of a rollup that lie in a directory; none as long as no window is over."""
+    """Reads the rows of a rollup from a directory; none while no window has ended."""
     import pyarrow.dataset as ds
 
-    # What a rollup is still writing lies in directories of its own, and is nobody's business yet.
+    # A running rollup writes unfinished files into directories of its own, which are skipped.
     files = [str(file) for file in lake.rglob("*.parquet") if not _is_hidden(file.relative_to(lake))]
     if not files:
         return []

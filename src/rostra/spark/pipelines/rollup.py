@@ -1,4 +1,4 @@
-"""Event-time windows over topics: how many, how fast, how large, from how many keys; and how many came too late."""
+"""Event-time windows over topics: counts, rates, sizes, distinct keys, and records that came too late."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _named(share: float) -> str:
 def rollup_to_lake(
     rolled: DataFrame, lake: str, *, checkpoint: str | None = None, once: bool = False, trigger_ms: int = 10_000
 ) -> StreamingQuery:
-    """Start a query that adds each window to the lake when the watermark has passed it, once."""
+    """Starts a query that adds each window to the lake once, when the watermark has passed it."""
     if not rolled.isStreaming:
         raise InvalidSetting("frame", "it is no stream; write a batch with `rolled.write.parquet`")
     dated = with_date(rolled, "start")

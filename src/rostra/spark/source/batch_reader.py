@@ -1,4 +1,4 @@
-"""Batch reads: what is there now, in as many tasks as it takes."""
+"""Batch reads: all records up to the commit offsets at planning time, split into tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SpanPartition(InputPartition):
-    """What one task reads, and where it may ask."""
+    """The span of one task, and addresses of nodes to read it from."""
 
     def __init__(self, span: Span, addresses: tuple[str, ...]) -> None:
         super().__init__(span)
@@ -29,7 +29,7 @@ class SpanPartition(InputPartition):
 
 
 def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Runs in a worker of Spark. A plan without partitions comes as one without a span."""
+    """Reads one span, in a worker of Spark. For a plan without partitions Spark calls it once without a span."""
     if isinstance(partition, SpanPartition):
         span = partition.value
         with connect(partition.addresses, options) as client:

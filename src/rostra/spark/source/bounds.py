@@ -1,4 +1,4 @@
-"""Where a read begins or ends, as the user says it, and what that is in offsets."""
+"""Resolves the start and end of a read, as the user gives them, to offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AtTime = Callable[[TopicPartition, int], int]
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """What is there of a partition: offsets from `first` to just before `end`, all of them committed."""
+    """The committed offsets of a partition, from `first` to just before `end`."""
 
     first: int
     end: int
@@ -35,13 +35,13 @@ class Latest(msgspec.Struct, frozen=True, tag=True):
 
 
 class AtOffsets(msgspec.Struct, frozen=True, tag=True):
-    """By topic and partition; -2 is the beginning, -1 the end."""
+    """Offsets by topic and partition; -2 is the log start, -1 the end."""
 
     offsets: dict[str, dict[int, int]]
 
 
 class AtTimes(msgspec.Struct, frozen=True, tag=True):
-    """By topic and partition, in microseconds since 1970, or one time for all."""
+    """Times by topic and partition, in microseconds since 1970, or one time for all."""
 
     moments: dict[str, dict[int, int]]
     for_all_us: int = -1
@@ -55,7 +55,7 @@ LATEST = Latest()
 def resolve(
     bound: Bound, extents: Mapping[TopicPartition, Extent], at_time: AtTime, option: str
 ) -> dict[TopicPartition, int]:
-    """The offset of every partition. `option` is what the user calls the bound."""
+    """Returns the offset of every partition. `option` is the name of the user's option, for errors."""
     return {key: _resolved(bound, key, extent, at_time, option) for key, extent in sorted(extents.items())}
 
 

@@ -1,4 +1,4 @@
-"""What a read asks of the cluster: which topics there are, how far they reach, and where in them a time is."""
+"""Queries of a read to the cluster: topics, their extents, and offsets of times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rostra.spark.source.plan import TopicExtents
 
 
 class ClusterConnection:
-    """One connection to the cluster, made when first needed."""
+    """One connection to the cluster, opened on first use."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -33,7 +33,7 @@ class ClusterConnection:
         return self._client
 
     def addresses(self) -> tuple[str, ...]:
-        """Where nodes are: those that were named, and all others the cluster tells of. Silence adds none."""
+        """The addresses that were given, and those of all members, if the cluster answers."""
         try:
             nodes = self.client.describe_cluster().nodes
         except LinkError:
@@ -43,7 +43,7 @@ class ClusterConnection:
         return self._addresses
 
     def available(self, *, gone: bool = False) -> TopicExtents:
-        """What there is of the topics that were chosen. One that was named must be there, unless it may be `gone`."""
+        """The extents of the chosen topics. A topic that was given by name must exist, unless `gone` contains it."""
         ids: dict[str, int] = {}
         extents: dict[TopicPartition, Extent] = {}
         for name in self._names():
@@ -87,7 +87,7 @@ class ClusterConnection:
 
 
 def connect(addresses: tuple[str, ...], options: ReadOptions) -> blocking.Client:
-    """A read makes no topics."""
+    """Connects without creating topics."""
     return blocking.connect(
         *addresses, name="rostra-spark", auto_create=False, connect_timeout_ms=options.connect_timeout_ms
     )

@@ -1,4 +1,4 @@
-"""The columns of a read, in Arrow: what a batch holds, and what is the same for all its records."""
+"""Builds the Arrow columns of a read: those of a batch, and those that are equal for all its records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def schema_of(columns: tuple[str, ...] = COLUMNS) -> Any:
 
 
 def rows_of(delivered: DeliveredBatch, end: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """The records of a batch below `end`; keys, values and timestamps lie over the bytes that came from the broker."""
+    """Rows of the records of a batch below `end`; keys, values and timestamps use the received bytes without a copy."""
     batch = delivered.to_arrow()
     if delivered.next_offset > end:
         batch = batch.slice(0, _count_below(batch.column("offset"), end))
@@ -69,7 +69,7 @@ def _repeated(value: object, kind: Any, count: int) -> Any:
 
 
 def _headers(lists: Any, some: bool) -> Any:
-    """The same bytes under the names that Spark's users know; null, as they know it, where a record has none."""
+    """Headers with the field names of Spark's Kafka source; null where a record has none."""
     import pyarrow.compute as pc
 
     count = len(lists)

@@ -72,6 +72,6 @@ class RostraSource(DataSource):
         return parse_options(dict(self.options), streaming=streaming)
 
     def _columns(self) -> tuple[str, ...]:
-        """The schema is asked for before anybody says whether it is for a batch or a stream."""
+        """The columns of the schema, which Spark asks for before it says whether the read is a batch or a stream."""
         written = {name: value for name, value in dict(self.options).items() if name.lower() == "columns"}
         return parse_options({**written, "subscribe": "any"}, streaming=False).columns

@@ -1,4 +1,4 @@
-"""Reading the offsets of a task from the broker, as Arrow."""
+"""Reads the offsets of a task from the broker, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger("rostra.spark")
 
 
 def fetch(client: blocking.Client, span: Span, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """All committed records of the span, in order, in batches of useful size."""
+    """Yields all committed records of the span, in order, in batches of a size that suits Spark."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in _batches(client, span, options):
@@ -77,7 +77,7 @@ def _batches(client: blocking.Client, span: Span, options: ReadOptions) -> Itera
 
 
 def _check(client: blocking.Client, span: Span) -> None:
-    """The topic must be the one that was planned for: its namesake has other records at the same offsets."""
+    """Checks that the topic has the planned id: one of the same name that was created later has other records."""
     described = client.describe_topic(span.topic)
     if described.topic != span.topic_id:
         raise TopicRecreated(span.topic)
@@ -86,7 +86,7 @@ def _check(client: blocking.Client, span: Span) -> None:
 
 
 def _from(client: blocking.Client, span: Span, at: int, stall_ms: int) -> Iterator[tuple[DeliveredBatch, int]]:
-    """Batches with the offset behind them, until the end of the span is reached."""
+    """Yields batches with the offset after each, up to the end of the span."""
     with client.subscribe(
         span.topic, start=Offset(at), partition=span.partition, credit_bytes=CREDIT_BYTES
     ) as subscription:
@@ -108,7 +108,7 @@ def _from(client: blocking.Client, span: Span, at: int, stall_ms: int) -> Iterat
 
 
 def _behind_loss(span: Span, at: int, gone: OffsetOutOfRange, fail_on_loss: bool) -> int:
-    """Where to go on after a loss to retention."""
+    """The offset at which to continue after records were deleted by retention."""
     if gone.first <= at:
         raise gone
     tolerate(RecordsExpired(span.topic, span.partition, at, gone.first), fail_on_loss)
@@ -116,7 +116,7 @@ def _behind_loss(span: Span, at: int, gone: OffsetOutOfRange, fail_on_loss: bool
 
 
 def tolerate(loss: RostraError, fail_on_loss: bool) -> None:
-    """Raise it, or say it: a loss is never silent."""
+    """Raises or logs the loss, according to the options: it is never silent."""
     if fail_on_loss:
         raise loss
     if isinstance(loss, RecordsExpired):

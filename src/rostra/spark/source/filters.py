@@ -1,4 +1,4 @@
-"""What a filter leaves to be read, so that the rest never leaves the broker."""
+"""Pushes filters down: narrows the topics, partitions, offsets and times that are read from the broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEVER_NULL = ("topic", "partition", "offset", "timestamp", "headers")
 
 
 class ReadWindow(msgspec.Struct, frozen=True):
-    """The part of the topics that a query looks at. None stands for all."""
+    """The part of the topics that a query reads. None means no restriction."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -41,7 +41,7 @@ class ReadWindow(msgspec.Struct, frozen=True):
         return named and (self.partitions is None or partition in self.partitions)
 
     def cut(self, span: Span, at_time: AtTime, extent: Extent) -> Span | None:
-        """What of the span is inside; None if nothing is."""
+        """The part of the span that is inside; None if nothing is."""
         key = (span.topic, span.partition)
         if not self.lets_in(key):
             return None
@@ -52,7 +52,7 @@ class ReadWindow(msgspec.Struct, frozen=True):
 
 
 def narrow(window: ReadWindow, filters: Iterable[Filter]) -> tuple[ReadWindow, list[Filter]]:
-    """The window behind the filters, and those that Spark must still apply itself."""
+    """Returns the window that the filters leave, and the filters that Spark must still apply."""
     left: list[Filter] = []
     for wanted in filters:
         narrowed = _narrowed(window, wanted)
@@ -66,7 +66,7 @@ def narrow(window: ReadWindow, filters: Iterable[Filter]) -> tuple[ReadWindow, l
 
 
 def _narrowed(window: ReadWindow, wanted: Filter) -> tuple[ReadWindow, bool] | None:
-    """The window, and whether it says all that the filter says; None where it is of no help."""
+    """Returns the narrowed window and whether it expresses the whole filter; None if the filter cannot narrow it."""
     match wanted:
         case IsNotNull(attribute=(name,)) if name in NEVER_NULL:
             return window, True

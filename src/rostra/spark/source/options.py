@@ -1,4 +1,4 @@
-"""What a read can be told, with the checks of it. Names are those of Spark's Kafka source where it has one."""
+"""The options of a read and their checks. Names are those of Spark's Kafka source where it has one."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class TopicNames(msgspec.Struct, frozen=True):
 
 
 class TopicPattern(msgspec.Struct, frozen=True):
-    """Topics that match a pattern, also those that are made later."""
+    """Topics that match a pattern, including topics created later."""
 
     pattern: Pattern
 
 
 class AssignedPartitions(msgspec.Struct, frozen=True):
-    """These partitions and no others."""
+    """Given partitions only."""
 
     partitions: dict[str, tuple[int, ...]]
 
@@ -91,7 +91,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """InvalidSetting for whatever is wrong, unknown, contradictory, or of the other kind of read."""
+    """Parses options; `InvalidSetting` if one is invalid, unknown, contradictory, or not for this kind of read."""
     options = {name.lower(): value for name, value in given.items()}
     for name in sorted(options):
         _check_known(name, given, streaming)
@@ -205,7 +205,7 @@ def _bound(options: Mapping[str, str], end: str, default: Bound) -> Bound:
 
 
 def _moment_us(name: str, written: str) -> int:
-    """Milliseconds since 1970, or a date and time in ISO 8601; without a zone it is UTC."""
+    """Parses milliseconds since 1970, or a date and time in ISO 8601; without a zone it is UTC."""
     if written.isdecimal():
         return _since_1970_us(name, int(written))
     try:
@@ -253,5 +253,5 @@ def _list(written: str) -> tuple[str, ...]:
 
 
 def offsets_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
-    """What `startingOffsets` and `endingOffsets` take."""
+    """Formats offsets for `startingOffsets` and `endingOffsets`."""
     return json.dumps({topic: {str(p): n for p, n in sorted(by.items())} for topic, by in sorted(offsets.items())})

@@ -1,6 +1,6 @@
-"""The records of a task straight into Parquet files, for a lake: none of them becomes a row of Spark's.
+"""Writes the records of a task directly to Parquet files for a lake, without rows of Spark.
 
-Spark is handed one row for each file. It decides which attempt of a task counts; files of others are in no such row.
+Spark gets one row for each file. It decides which attempt of a task counts; files of other attempts are in no row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def escaped(value: str) -> str:
 
 
 def stage(batches: Iterable[pa.RecordBatch], topic: str, root: str, columns: tuple[str, ...]) -> Iterator[Any]:
-    """Write the records of one topic below the directory, by day; then the row of each file."""
+    """Writes the records of one topic below the directory, by day; then yields the row of each file."""
     kept = tuple(name for name in columns if name != "topic")
     folder = Path(root) / f"topic={escaped(topic)}"
     open_files: dict[int, DayFile] = {}
@@ -53,7 +53,7 @@ def stage(batches: Iterable[pa.RecordBatch], topic: str, root: str, columns: tup
 
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of each day in UTC, in their order; as a rule they are all of one."""
+    """Splits records by day in UTC, keeping their order; most batches have one day."""
     moments = batch.column("timestamp").cast(pa.int64())
     span = pc.min_max(moments)
     first, last = (_day_of(span[edge].as_py()) for edge in ("min", "max"))
@@ -110,7 +110,7 @@ def _closed(file: DayFile) -> DayFile:
 
 
 def _writer(path: Path, columns: tuple[str, ...]) -> Any:
-    """Offsets and times follow each other, keys repeat themselves, values do not."""
+    """Opens a file with encodings for rising offsets and times, repeated keys, and distinct values."""
     steps = [name for name in ("offset", "timestamp") if name in columns]
     return pq.ParquetWriter(
         path,

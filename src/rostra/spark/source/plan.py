@@ -1,4 +1,4 @@
-"""Which offsets are read, by which tasks, and how many at a time. Whole numbers only: a restart plans the same."""
+"""Plans which offsets a batch reads and with which tasks. Integers only, so that a restart computes the same plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rostra.spark.source.positions import Positions
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Offsets of one partition, from `first` to just before `end`. The id tells the topic from a later namesake."""
+    """Offsets of one partition, from `first` to just before `end`. The id distinguishes topics of the same name."""
 
     topic: str
     topic_id: int
@@ -26,7 +26,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class TopicExtents(msgspec.Struct, frozen=True):
-    """What there is to read: the topics that were chosen, and what is there of each partition."""
+    """The chosen topics and the extent of each partition."""
 
     ids: dict[str, int]
     extents: dict[TopicPartition, Extent]
@@ -36,7 +36,7 @@ class TopicExtents(msgspec.Struct, frozen=True):
 
 
 class Advance(msgspec.Struct, frozen=True):
-    """From where to where a stream can go, and what it has to leave behind for good."""
+    """The positions between which a stream can advance, and the records that it has lost."""
 
     starts: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
@@ -47,7 +47,7 @@ class Advance(msgspec.Struct, frozen=True):
 
 
 def advance(start: Positions, available: TopicExtents) -> Advance:
-    """What lies between the position and the end. A partition that is new is read from its very first record."""
+    """Computes the advance from the position to the end. A new partition is read from offset 0."""
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     losses: list[RostraError] = []
@@ -69,7 +69,7 @@ def advance(start: Positions, available: TopicExtents) -> Advance:
 
 
 def spans_between(start: Positions, end: Positions) -> list[Span]:
-    """What a batch of a stream reads. It depends on nothing but the two positions."""
+    """The spans of a batch of a stream, which depend on the two positions only."""
     begin = end.start_of(start)
     spans = []
     for key, last in sorted(end.offsets.items()):
@@ -84,10 +84,10 @@ def spans_between(start: Positions, end: Positions) -> list[Span]:
 def admit(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
 ) -> dict[TopicPartition, int]:
-    """The ends of a batch of at most `limit` offsets, shared out by backlog.
+    """Computes the ends of a batch of at most `limit` offsets, distributed by backlog.
 
     Every partition that has something gets at least one offset, so that none starves behind a larger one; where the
-    limit is below their number they take turns, by where they stand.
+    limit is below their number, they take turns by position.
     """
     backlog = {key: end - starts[key] for key, end in sorted(ends.items()) if end > starts[key]}
     total = sum(backlog.values())
@@ -108,7 +108,7 @@ def admit(
 
 
 def _shares(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """`limit` in proportion to the sizes; what rounding leaves over goes to the largest remainders."""
+    """Divides `limit` in proportion to the sizes; the rest from rounding goes to the largest remainders."""
     total = sum(sizes.values())
     if not total:
         return dict.fromkeys(sizes, 0)
@@ -124,7 +124,7 @@ def _shares(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartit
 
 
 def split(spans: Iterable[Span], tasks_min: int, records_per_task_max: int) -> list[Span]:
-    """One span for each task: large ones in parts of about equal size, more parts where more tasks are wanted."""
+    """Splits spans into tasks: large ones into pieces of about equal size, more of them if more tasks are wanted."""
     filled = [span for span in spans if len(span) > 0]
     total = sum(map(len, filled))
     tasks = []

@@ -1,8 +1,8 @@
-"""How far a stream has come: the offset that Spark keeps in its log, as canonical JSON with a version.
+"""The positions of a stream: the offset that Spark keeps in its log, as canonical JSON with a version.
 
     {"v": 1, "topics": {"orders": {"0": 23, "1": 7}}, "ids": {"orders": "3f…"}}
 
-`ids` tells a topic from one of the same name that was made later. The start that a stream chose for itself is marked
+`ids` distinguishes a topic from a later one of the same name. The start that a stream chose for itself is marked
 `initial`; Spark asks for it again when the first batch is repeated, and then `latest` would be another key. So the
 end of the first batch carries in `from` the start that belongs to it.
 """
@@ -22,7 +22,7 @@ VERSION = 1
 
 
 class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """As it stands in Spark's log."""
+    """The JSON in Spark's log."""
 
     v: Literal[1]
     topics: dict[str, dict[str, int]]
@@ -32,7 +32,7 @@ class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class Positions(msgspec.Struct, frozen=True):
-    """By partition, the offset before which everything was read."""
+    """The positions of a stream: by partition, the next offset to read."""
 
     offsets: dict[TopicPartition, int]
     ids: dict[str, int]
@@ -53,7 +53,7 @@ class Positions(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """InvalidSetting for what this version did not write."""
+        """Parses positions; raises `InvalidSetting` for JSON that this version did not write."""
         try:
             written = msgspec.convert(dict(given), _Written)
             offsets = _flat(written.topics)
@@ -67,20 +67,20 @@ class Positions(msgspec.Struct, frozen=True):
         return {topic for topic, _ in self.offsets}
 
     def reached_from(self, start: Positions) -> Positions:
-        """As the end of the batch that begins at `start`. The same key is the same JSON: then there is no batch."""
+        """These positions as the end of the batch that begins at `start`. Equal JSON means that there is no batch."""
         if self.offsets == start.offsets and self.ids == start.ids:
             return start
         return Positions(self.offsets, self.ids, started=start.offsets if start.initial else None)
 
     def start_of(self, start: Positions) -> Positions:
-        """Where the batch that ends here begins, given what Spark believes."""
+        """The start of the batch that ends here, given the start that Spark passes."""
         if start.initial and self.started is not None:
             return Positions(self.started, self.ids)
         return start
 
 
 def lag_of(reached: Mapping[str, Any], latest: Mapping[str, Any]) -> int:
-    """How many offsets lie between two positions as Spark reports them."""
+    """The number of offsets between two positions as Spark reports them."""
     here, there = Positions.from_json(reached), Positions.from_json(latest)
     return sum(max(end - here.offsets.get(key, 0), 0) for key, end in there.offsets.items())
 

@@ -1,4 +1,4 @@
-"""Stream reads: micro-batches between positions that Spark keeps."""
+"""Stream reads: micro-batches between positions that Spark stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class RostraStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Positions are asked for in one process that lives as long as the query; `read` runs in workers, on a copy."""
+    """Reads a stream. Spark asks for positions in one process that lives as long as the query, and calls `read` in
+    workers, on a copy."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -35,7 +36,7 @@ class RostraStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- positions -----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (the name is Spark's)
-        """Spark asks twice, and wants the same answer."""
+        """The start of the stream. Spark asks twice and needs the same answer."""
         if self._initial is None:
             cluster = self._cluster()
             available = cluster.available()
@@ -72,7 +73,7 @@ class RostraStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- tasks ---------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What is read depends on nothing but the arguments and the options: a repeated batch reads the same."""
+        """The spans of a batch, which depend on arguments and options only: a repeated batch reads the same records."""
         spans = spans_between(Positions.from_json(start), Positions.from_json(end))
         if not spans:
             return []
@@ -92,7 +93,7 @@ class RostraStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- life ----------------------------------------------------------------------------------------
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark keeps the position; the broker need not know."""
+        """Does nothing: Spark stores the position, not the broker."""
 
     def stop(self) -> None:
         if self._brokers is not None:

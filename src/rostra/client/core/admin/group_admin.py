@@ -15,7 +15,7 @@ from rostra.client.core.effects import (
     Result,
     SubscriptionDescription,
     SubscriptionList,
-    SubscriptionPart,
+    SubscriptionPartition,
 )
 from rostra.client.core.internal_calls import InternalCalls
 from rostra.client.core.options import Start, check_group_name, wire_start
@@ -105,7 +105,7 @@ class GroupAdmin:
         """Done with a `SubscriptionDescription`."""
 
         def described(now_us: int, group: GroupDescribed) -> None:
-            topics = list(dict.fromkeys(part.name for part in group.parts))
+            topics = list(dict.fromkeys(part.name for part in group.partitions))
             self._look_up(now_us, topics, ("latest", 0), {}, partial(found, group), self._failing(call))
 
         def found(group: GroupDescribed, now_us: int, ends: dict[str, Ends]) -> None:
@@ -120,14 +120,14 @@ class GroupAdmin:
         def answered(now_us: int, message: Reply) -> None:
             if not isinstance(message, GroupDescribed):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to DescribeGroup")
-            parts = message.parts if so_far is None else so_far.parts + message.parts
-            whole = msgspec.structs.replace(message, parts=parts)
-            if message.more and message.parts:
+            partitions = message.partitions if so_far is None else so_far.partitions + message.partitions
+            whole = msgspec.structs.replace(message, partitions=partitions)
+            if message.more and message.partitions:
                 self._describe(now_us, call, name, whole, described)
             else:
                 described(now_us, whole)
 
-        last = so_far.parts[-1] if so_far is not None else None
+        last = so_far.partitions[-1] if so_far is not None else None
         build = partial(
             DescribeGroup,
             name=name,
@@ -177,7 +177,7 @@ class GroupAdmin:
         wired = wire_start(start)
 
         def described(now_us: int, group: GroupDescribed) -> None:
-            chosen = [part for part in group.parts if topic is None or part.name == topic]
+            chosen = [part for part in group.partitions if topic is None or part.name == topic]
             if topic is not None and not chosen:
                 self._out.append(Fail(call, UnknownTopic(topic)))
                 return
@@ -235,13 +235,13 @@ class GroupAdmin:
 
 
 def _description(group: GroupDescribed, ends: dict[str, Ends]) -> SubscriptionDescription:
-    parts = []
-    for part in group.parts:
+    partitions = []
+    for part in group.partitions:
         _, end, number = ends.get(part.name, {}).get((part.topic, part.partition), (0, 0, part.partition))
         # Before the first commit there is no position, only the start.
         offset = part.value if part.start == "offset" else end if part.start == "latest" else 0
         lag = max(end - offset, 0)
-        parts.append(SubscriptionPart(part.name, number, offset, part.tries, end, lag, part.holder))
+        partitions.append(SubscriptionPartition(part.name, number, offset, part.tries, end, lag, part.holder))
     return SubscriptionDescription(
         group.name,
         group.generation,
@@ -249,5 +249,5 @@ def _description(group: GroupDescribed, ends: dict[str, Ends]) -> SubscriptionDe
         group.tries_max,
         group.dead_letter,
         group.members,
-        tuple(parts),
+        tuple(partitions),
     )

@@ -326,7 +326,7 @@ class Membership:
             return
         if message.generation != self._partial_generation:
             self._partial_assignment, self._partial_generation = {}, message.generation
-        self._partial_assignment.update(((part.topic, part.partition), part) for part in message.parts)
+        self._partial_assignment.update(((part.topic, part.partition), part) for part in message.partitions)
         if message.more:
             return
         assignment, self._partial_assignment = self._partial_assignment, {}

@@ -12,7 +12,7 @@ at once, for at most `HOPS_MAX` hops in a row.
 Suspects. A node that leaves requests unanswered may be stopped or partitioned away. Its topics are then looked up at
 other nodes; the followers move only if these name an owner with a newer epoch.
 
-Per-node partitions. On fabrics where every node has partitions of its own (`Located.roams`), a name has one *own*
+Per-node partitions. On fabrics where every node has partitions of its own (`Located.per_node`), a name has one *own*
 route, to the partition of whichever node answers, for publishing, and one route per known partition for reading.
 Further partitions are added when a node reports them (`PartitionAdded`).
 """
@@ -105,7 +105,7 @@ class MetadataCache:
             if not isinstance(message, Located):
                 raise PeerViolation(Violation.OUT_OF_ORDER, f"{type(message).__name__} to Locate")
             assert pending.link is not None
-            for reported in message.places:
+            for reported in message.locations:
                 self._links.add_address(reported.address)
             for address in message.neighbours:
                 self._links.add_address(address)
@@ -120,10 +120,10 @@ class MetadataCache:
 
     def _found(self, create: bool, name: str, now_us: int, link: NodeLink, message: Located) -> None:
         topic = message.topic
-        if message.roams:
+        if message.per_node:
             routes = [
                 self._own_route(topic, link),
-                *(self._node_route(topic, reported, link) for reported in message.places),
+                *(self._node_route(topic, reported, link) for reported in message.locations),
             ]
         else:
             routes = [self._route(topic, partition, link) for partition in range(topic.settings.partitions)]
@@ -169,8 +169,8 @@ class MetadataCache:
         """A node reports a further partition of a topic."""
         own = self._own_routes.get(message.name)
         known = own or next((route for route in self._routes.values() if route.name == message.name), None)
-        if known is not None and (message.place.topic, message.place.partition) not in self._routes:
-            self._add_route(now_us, message.name, message.place, link)
+        if known is not None and (message.location.topic, message.location.partition) not in self._routes:
+            self._add_route(now_us, message.name, message.location, link)
 
     def _add_route(self, now_us: int, name: str, reported: PartitionLocation, link: NodeLink) -> None:
         identity = reported.topic, reported.partition
@@ -195,13 +195,13 @@ class MetadataCache:
     # --- answers from nodes --------------------------------------------------------------------------
 
     def _apply_located(self, now_us: int, link: NodeLink, message: Located) -> None:
-        if message.roams:
+        if message.per_node:
             self._apply_own(now_us, link, message)
-        for reported in message.places:
+        for reported in message.locations:
             route = self._routes.get((reported.topic or message.topic.topic, reported.partition))
             if route is None:
                 continue
-            if message.roams:
+            if message.per_node:
                 route.become_per_node()
             # A route in its pause stays there unless the epoch is new: the answer may be due to another partition.
             if reported.epoch > route.epoch or (route.stale and route.retry_at_us <= now_us):
@@ -305,14 +305,14 @@ class MetadataCache:
         for route in [route for route in self._stale if route.name == name and not route.per_node]:
             if route.topic != message.topic.topic:
                 away = Unavailable(name, route.index, "the node that keeps it does not answer")
-                self._fail(route, away if message.roams else TopicRecreated(name))
+                self._fail(route, away if message.per_node else TopicRecreated(name))
         self._apply_located(now_us, link, message)
-        if message.roams:
+        if message.per_node:
             self._add_missing(now_us, name, link, message)
 
     def _add_missing(self, now_us: int, name: str, link: NodeLink, message: Located) -> None:
         """Add the partitions that the previous node did not have; this node may lack others for a while."""
-        for reported in message.places:
+        for reported in message.locations:
             identity = reported.topic or message.topic.topic
             if (identity, reported.partition) not in self._routes:
                 self._add_route(now_us, name, replace(reported, topic=identity), link)

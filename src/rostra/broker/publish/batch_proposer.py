@@ -1,4 +1,4 @@
-"""Proposes batches to the fabric, which gives them their offsets: publishers' batches and the broker's control batches.
+"""Proposes batches to the fabric, which assigns their offsets: batches of publishers and control batches of the broker.
 
 To change log-derived state, call `append_control` with the entries, which every copy applies as soon as they are in its
 log, and `reply_when_committed` to park the reply until they are committed. If the entries are truncated instead, the
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rostra.broker.broker import Broker
 
 
-class BatchOrdering:
+class BatchProposer:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._proposed = 0

@@ -1,4 +1,4 @@
-"""Matches topics with the patterns of consumer groups."""
+"""The topics of consumer groups: which partitions match the patterns of their members, and where reading begins."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ class StartOffsets:
     """
 
     def __init__(self, topic_table: TopicTable, settings: GroupConfigured, before: Iterable[str]) -> None:
-        self._catalogue = topic_table
+        self._topic_table = topic_table
         self._first = GroupPartition(start=settings.start, value=settings.value)
         self._before = [Pattern.parse(pattern) for pattern in before]
 
     def of(self, key: GroupPartitionKey) -> GroupPartition:
-        topic = topic_of(self._catalogue, key) or ""
+        topic = topic_of(self._topic_table, key) or ""
         return GroupPartition() if any(pattern.matches(topic) for pattern in self._before) else self._first
