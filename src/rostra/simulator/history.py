@@ -237,6 +237,30 @@ class GroupHistory:
             )
 
 
+class SinkCommitHistory:
+    """One attempt to write a batch of a query: what was staged for it, and what became of its commit."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.values: dict[bytes, str] = {}
+        """The values that were staged, and their topics."""
+        self.sent = False
+        """Whether a commit was requested."""
+        self.decided = False
+        """Whether the reply said that this commit was the one that decided."""
+        self.refused = False
+
+
+class SinkHistory:
+    """A query that writes exactly once."""
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+        self.commits: list[SinkCommitHistory] = []
+        self.decided: set[int] = set()
+        """Batches that are decided, as far as its drivers know."""
+
+
 class History:
     """What happened in one seed, collected while it runs."""
 
@@ -293,6 +317,7 @@ class History:
         self.name_requests: list[TopicNameRequest] = []
         self.liveness_demands: list[LivenessDemand] = []
         self.groups: dict[str, GroupHistory] = {}
+        self.sinks: dict[str, SinkHistory] = {}
         self.listed_partitions: set[tuple[int, int]] = set()
         """(topic, partition) of all topics listed at the end."""
         self.listed_by_node: dict[int, dict[int, str]] = {}

@@ -112,11 +112,11 @@ class Publications:
             offset, handle = publication.work[-1]
             if base_offset(batches, at) == offset:
                 copy = _copy_of(batches[at : at + length], handle)
-                if copy is None or broker.batch_ordering.write_error(served) is not None:
+                if copy is None or broker.proposer.write_error(served) is not None:
                     return False
                 if served.segment_bytes >= served.segment_bytes_max:
-                    broker.batch_ordering.roll(served)
-                placed = broker.batch_ordering.propose(served, copy, 0)
+                    broker.proposer.roll(served)
+                placed = broker.proposer.propose(served, copy, 0)
                 if isinstance(placed, RostraError):
                     return False
                 publication.last = placed[1]
@@ -139,7 +139,7 @@ class Publications:
         )
         self._end(publication)
         published = BatchPublished(message.query, message.batch)
-        last = self._broker.batch_ordering.append_control(served, [HandlesDropped(gone), published])
+        last = self._broker.proposer.append_control(served, [HandlesDropped(gone), published])
         if not isinstance(last, RostraError):
             self._published(served, message, last)
 

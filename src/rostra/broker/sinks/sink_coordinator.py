@@ -110,7 +110,7 @@ class SinkCoordinator:
         if known is None:
             return Unavailable(SINKS_TOPIC, 0, "this node does not know it yet")
         served = coordinating_partition(known, query)
-        error = self._broker.batch_ordering.write_error(served)
+        error = self._broker.proposer.write_error(served)
         if error is None and not self._is_ready(served):
             return Unavailable(SINKS_TOPIC, served.partition.index, "its log is not committed up to its owner's start")
         return error or served
@@ -191,7 +191,7 @@ class SinkCoordinator:
     # --- phases ---
 
     def _log(self, served: ServedPartition, entry: SinkEntry) -> RostraError | None:
-        last = self._broker.batch_ordering.append_control(served, [entry])
+        last = self._broker.proposer.append_control(served, [entry])
         if isinstance(last, RostraError):
             return last
         self._logged[entry.query] = last
@@ -401,7 +401,7 @@ class SinkCoordinator:
             for row in served.derived.sinks.rows() if served is not None and self._is_ready(served) else ():
                 until_us = row.at_us + (kept_us // ONCE_SHARE if row.once else kept_us)
                 if row.phase == "idle" and until_us < wall_us and served is not None:
-                    self._broker.batch_ordering.append_control(served, [SinkForgotten(row.query)])
+                    self._broker.proposer.append_control(served, [SinkForgotten(row.query)])
 
 
 _REQUESTS: dict[str, type[PinHandles]] = {

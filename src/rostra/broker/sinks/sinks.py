@@ -47,6 +47,10 @@ class Sinks:
         self._coordinator = SinkCoordinator(broker, self._request)
         self._timer_us: int | None = None
 
+    @property
+    def is_committing(self) -> bool:
+        return self._coordinator.is_committing
+
     # --- clients ---
 
     def answer(

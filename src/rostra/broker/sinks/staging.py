@@ -98,7 +98,7 @@ class Staging:
 
     def _reply(self, conn: Conn, session: Session, served: ServedPartition, last: int, message: StageBatch) -> None:
         reply = Agreed(message.request)
-        self._broker.batch_ordering.reply_when_committed(conn, session, served, last, reply, message.request)
+        self._broker.proposer.reply_when_committed(conn, session, served, last, reply, message.request)
 
     def _target(self, message: StageBatch) -> ServedPartition | RostraError:
         served = self._broker.topic_table.find(message.topic, message.partition)
@@ -111,7 +111,7 @@ class Staging:
             return InvalidTopicName(served.topic, RESERVED_NAME)
         if served.exclusive:
             return InvalidSetting("ownership", f"{served.topic} is exclusive; a sink writes to shared topics only")
-        return self._broker.batch_ordering.write_error(served) or served
+        return self._broker.proposer.write_error(served) or served
 
     def _stage_error(self, served: ServedPartition, message: StageBatch, batch: bytearray) -> RostraError | None:
         published = served.derived.staged.last_published(message.query)
@@ -139,7 +139,7 @@ class Staging:
             records,
             memoryview(batch),
         )
-        last = broker.batch_ordering.append_control(served, [entry])
+        last = broker.proposer.append_control(served, [entry])
         if not isinstance(last, RostraError):
             self._holding.setdefault(served.partition, {})[message.handle] = broker.now.mono_us
         return last
@@ -149,7 +149,7 @@ class Staging:
     def receive(self, message: HandlesRequest) -> None:
         """A request that cannot be carried out now is ignored: the coordinator repeats it, or asks another node."""
         served = self._broker.topic_table.served.get(message.partition)
-        if served is None or self._broker.batch_ordering.write_error(served) is not None:
+        if served is None or self._broker.proposer.write_error(served) is not None:
             return
         match message:
             case PublishHandles():
@@ -172,7 +172,7 @@ class Staging:
         last: int | RostraError = served.end - 1
         if self._pins and any(row is not None and not row.commit for row in rows):
             pinned = HandlesPinned(message.commit, tuple(part.handle for part in message.parts))
-            last = self._broker.batch_ordering.append_control(served, [pinned])
+            last = self._broker.proposer.append_control(served, [pinned])
         if not isinstance(last, RostraError):
             self._answer_when_committed(served, last, message, "pinned")
 
@@ -200,7 +200,7 @@ class Staging:
         self._answer_when_committed(served, last, message, "published")
 
     def _drop_handles(self, served: ServedPartition, handles: tuple[int, ...]) -> int | RostraError:
-        return self._broker.batch_ordering.append_control(served, [HandlesDropped(handles)])
+        return self._broker.proposer.append_control(served, [HandlesDropped(handles)])
 
     # --- answers ---
 

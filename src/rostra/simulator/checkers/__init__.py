@@ -30,6 +30,7 @@ from rostra.simulator.checkers import (
     phantoms,
     progress,
     retention,
+    sinks,
     starts,
     truncation,
 )
@@ -50,6 +51,7 @@ CHECKERS: dict[str, Callable[[History], list[str]]] = {
     "retention removes no more than it may": retention.check,
     "a group gets no acknowledged record again": groups.check_redelivery,
     "a group gets every record": groups.check_coverage,
+    "a sink's batch is visible once and as a whole": sinks.check,
     "one leader per term": leaders.check,
     "replicas agree below commit": divergence.check,
     "committed records are never truncated": truncation.check,

@@ -44,4 +44,7 @@ def settings_for(random: Random) -> BrokerSettings:
         heartbeat_ms=random.choice((2_000, 3_000, 5_000)),
         retention_check_ms=1_500,
         group_partitions=1,
+        sink_partitions=1,
+        sink_segment_bytes=4096,
+        sink_lease_ms=3_000,
     )

@@ -183,6 +183,10 @@ class SimulatedNode:
             found[partition] = [tuple(sorted(config)) for config in (more, voters & stay, more & stay) if config]
         return raft.metadata.applied, found
 
+    def commits_sinks(self) -> bool:
+        """Whether a commit of a sink is in progress here."""
+        return self.broker is not None and self.broker.sinks.is_committing
+
     def is_caught_up(self) -> bool:
         """Whether it knows the leader of all its groups, and all it has is committed."""
         if self.fabric is None:

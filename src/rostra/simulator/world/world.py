@@ -43,11 +43,12 @@ from rostra.simulator.clients.liveness_probe import LivenessProbe
 from rostra.simulator.clients.operator import Operator
 from rostra.simulator.clients.pattern_subscriber import PatternSubscriber
 from rostra.simulator.clients.simulated_client import SimulatedClient
+from rostra.simulator.clients.sink_driver import SinkDriver
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, random_for
 from rostra.simulator.disk.faulty_files import FaultyFiles, SimulatedCrash
 from rostra.simulator.faults.fault_injector import FaultInjector
 from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
-from rostra.simulator.history import GroupHistory, History
+from rostra.simulator.history import GroupHistory, History, SinkHistory
 from rostra.simulator.network.client_network import ClientNetwork
 from rostra.simulator.network.peer_network import PeerNetwork
 from rostra.simulator.trace import Trace
@@ -72,6 +73,8 @@ RECORDS_IN_CLUSTER = 320
 """Fewer than for one node, because each record is replicated."""
 GROUP_SHARE = 0.25
 """Share of the seeds that have a consumer group."""
+SINK_SHARE = 0.3
+"""Share of the seeds that have a query that writes exactly once."""
 STABLE_US = 3 * SECOND_US
 """Longer than a member lease, so that crashed members have expired."""
 
@@ -138,6 +141,7 @@ class World:
         self.subscribers: list[SubscriberApplication] = []
         self.pattern_subscribers: list[PatternSubscriber] = []
         self.group_members: list[GroupMemberApplication] = []
+        self.sink_drivers: list[SinkDriver] = []
         self._generations: list[int] = []
         self._stable_since_us = 0
         self._add_applications(random)
@@ -254,6 +258,7 @@ class World:
             self.pattern_subscribers.append(pattern_subscriber)
             self._start_at(310 * MS_US, pattern_subscriber)
         self._add_group_members(names)
+        self._add_sink_drivers()
         for number in range(random.randint(1, 2) if many else 0):
             client = self.client(f"r{number}", random)
             concurrent_admin = ConcurrentTopicAdmin(client, random_for(self.seed, client.name), ["m0", "m1"], HEAL_US)
@@ -281,6 +286,22 @@ class World:
             )
             self.group_members.append(member)
             self._start_at(350 * MS_US + number, member)
+
+    def _add_sink_drivers(self) -> None:
+        """Adds the drivers of one query that writes exactly once, in some of the seeds, with topics of its own."""
+        random = random_for(self.seed, "sinks")
+        if random.random() >= SINK_SHARE:
+            return
+        topics = {
+            f"w{number}": TopicSettings(partitions=random.randint(1, 2), segment_bytes=4096)
+            for number in range(random.randint(1, 2))
+        }
+        query = self.history.sinks["q"] = SinkHistory("q")
+        for number in range(random.choice((1, 1, 2))):
+            client = self.client(f"d{number}", random)
+            driver = SinkDriver(client, random_for(self.seed, client.name), topics, HEAL_US, query, creates=number == 0)
+            self.sink_drivers.append(driver)
+            self._start_at(360 * MS_US + number, driver)
 
     def _start_at(self, time_us: int, application: Application) -> None:
         time_us += self.election_us
@@ -438,6 +459,10 @@ class World:
         if self._pending_calls() or not self._is_serving() or self.client_network.has_stale_links:
             return False
         if not all(subscriber.is_at_end() for subscriber in self.subscribers):
+            return False
+        if not all(driver.is_idle for driver in self.sink_drivers) or any(
+            node.commits_sinks() for node in self.members
+        ):
             return False
         # With the only replica damaged, a reader of the whole partition never finishes.
         cannot_finish = bool(self.history.flipped) and not self.history.replicated

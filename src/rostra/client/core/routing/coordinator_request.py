@@ -172,12 +172,17 @@ class CoordinatorRequest:
         self.give_up(0, error)
 
     def _replied(self, now_us: int, message: Reply) -> None:
+        if self.over:
+            # It was given up, and the reply came late.
+            return
         if self._route is not None:
             self._route.confirm()
         self._end()
         self._answered(now_us, message)
 
     def _refused(self, now_us: int, error: RostraError) -> None:
+        if self.over:
+            return
         self._sent = None
         if error.retryable and not isinstance(error, GroupError) and self._route is not None:
             self._route.refused(now_us, error)
