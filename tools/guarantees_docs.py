@@ -29,7 +29,7 @@ MEANINGS = {
     "split": "in a split",
     "survives": "acknowledged records survive",
     "groups_span_nodes": "named subscriptions span nodes",
-    "exactly_once_sink": "exactly-once sink (not offered yet)",
+    "exactly_once_sink": "exactly-once sinks",
     "forwards_publishes": "a publish may go to any node, which passes it on",
     "topics": "topics are",
     "exclusive_ownership": "exclusive ownership of a topic by its strongest publisher",

@@ -16,9 +16,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from rostra.client.core.effects import Ack, Result, SubscriptionDescription, TopicDescription
+from rostra.client.core.effects import Ack, Result, SinkDecision, SubscriptionDescription, TopicDescription
 from rostra.client.core.options import BelowStart, MemberSettings, Start
 from rostra.client.core.producer.partitioner import partition_of
+from rostra.client.core.sink_requests import SinkTask
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic
 from rostra.fabric.api import Guarantees, TopicScope
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
@@ -39,6 +40,7 @@ from rostra.wire.messages import (
     TopicDescribed,
     TopicSettings,
 )
+from rostra.wire.sinks import StagedPart
 from tests.contract.clients import CoreCall, CoreClient, Producer, ReceivedRecord, Subscription
 from tests.contract.group_members import GroupMember
 from tests.contract.raw_connections import RawConnection
@@ -377,6 +379,32 @@ class Cluster(ABC):
         """The node that coordinates this group."""
         partitions = [placed for placed in self.state(at=self.running[0]).partitions if placed.topic == "_groups"]
         return self.owner("_groups", partition_of(name.encode(), len(partitions)))
+
+    # --- exactly-once sinks --------------------------------------------------------------------------
+
+    def stage(self, topic: str, partition: int, batch: bytearray, task: SinkTask, *, at: Node = 0) -> StagedPart:
+        part = self._call(
+            at, "stage a batch", lambda core, now, call: core.sinks.stage(now, call, topic, partition, batch, task)
+        )
+        assert isinstance(part, StagedPart)
+        return part
+
+    def commit_sink(
+        self, query: str, batch: int, parts: list[StagedPart], *, writer: str = "", at: Node = 0
+    ) -> SinkDecision:
+        decision = self._call(
+            at, "commit a sink", lambda core, now, call: core.sinks.commit(now, call, query, batch, parts, writer)
+        )
+        assert isinstance(decision, SinkDecision)
+        return decision
+
+    def abort_sink(self, query: str, batch: int, parts: list[StagedPart], *, at: Node = 0) -> None:
+        self._call(at, "abort a sink", lambda core, now, call: core.sinks.abort(now, call, query, batch, parts))
+
+    def sink_partition(self, query: str) -> int:
+        """The partition of `_sinks` that stores this query."""
+        partitions = [placed for placed in self.state(at=self.running[0]).partitions if placed.topic == "_sinks"]
+        return partition_of(query.encode(), len(partitions))
 
     # --- copies --------------------------------------------------------------------------------------
 
