@@ -68,6 +68,8 @@ from rostra.broker.publish.producer_migration import ProducerMigration
 from rostra.broker.sessions import Session, Sessions
 from rostra.broker.settings import BrokerSettings
 from rostra.broker.sinks.sinks import SINKS_TIMER, Sinks
+from rostra.broker.topics.coordinator_locator import CoordinatorLocator
+from rostra.broker.topics.internal_topics import SINKS_TOPIC
 from rostra.broker.topics.pattern_watches import PatternWatches
 from rostra.broker.topics.placement import TopicPlacement
 from rostra.broker.topics.topic_requests import TopicRequests
@@ -171,6 +173,7 @@ class Broker:
         self.admin_requests = AdminRequests(self)
         self.coordinator = Coordinator(self)
         self.sinks = Sinks(self)
+        self.sink_locator = CoordinatorLocator(self, SINKS_TOPIC, settings.sink_partitions, settings.sink_segment_bytes)
         self.placement = TopicPlacement(self)
         self.retention = Retention()
         self.compactor = Compactor(self)
@@ -359,14 +362,15 @@ class Broker:
         self.step_fabric(Readers(served.partition, bool(served.readers)))
 
     def _confirmed(self, token: int) -> None:
-        for component in (self.pattern_watches, self.coordinator, self.sinks):
+        for component in (self.pattern_watches, self.coordinator, self.sinks, self.sink_locator):
             if component.confirmed(token):
                 return
         self.topic_requests.confirmed(token)
 
     def _refused(self, effect: Refused) -> None:
         token, error = effect.token, effect.error
-        for component in (self.topic_requests, self.admin_requests, self.pattern_watches, self.coordinator, self.sinks):
+        others = self.admin_requests, self.pattern_watches, self.coordinator, self.sinks, self.sink_locator
+        for component in (self.topic_requests, *others):
             if component.refused(token, error):
                 return
         if self.producer_migration is None or not self.producer_migration.refused(token, error):
@@ -478,7 +482,7 @@ class Broker:
             self.fail(served.take_parked(), error)
         self.topic_requests.storage_failed(error)
         self.coordinator.storage_failed(error)
-        self.sinks.storage_failed(error)
+        self.sink_locator.storage_failed(error)
         self.step_fabric(DiskUnusable(error))
 
     # --- connections and time ---
@@ -545,7 +549,7 @@ class Broker:
             or self.topic_requests.waiting()
             or self.admin_requests.waiting()
             or self.coordinator.waiting()
-            or self.sinks.waiting()
+            or self.sink_locator.waiting()
             or any(served.has_parked for served in self.topic_table.partitions())
         ):
             return

@@ -11,7 +11,8 @@ from rostra.broker.api import Conn, Greeted
 from rostra.broker.partition.served_partition import ParkedReply, ServedPartition
 from rostra.broker.publish.producer_table import Stored
 from rostra.broker.sessions import Session
-from rostra.broker.topics.topic_requests import RESERVED_NAME, OfPartition
+from rostra.broker.topics.internal_topics import RESERVED_NAME
+from rostra.broker.topics.topic_requests import OfPartition
 from rostra.errors import (
     BatchRejected,
     IncompatibleVersion,
@@ -24,7 +25,7 @@ from rostra.errors import (
     UnknownTopic,
 )
 from rostra.fabric.api import AcksAll, Forward, ForwardReceived, LogLine
-from rostra.model.check import BatchLimits, check_produced
+from rostra.model.check import check_produced
 from rostra.safeguards import Safeguard
 from rostra.wire.features import in_common
 from rostra.wire.frames import Violation
@@ -95,12 +96,7 @@ class ClientRequests:
         self._broker = broker
         settings = broker.settings
         self._waiting_max = settings.requests_per_connection_max
-        self.limits = BatchLimits(
-            batch_bytes_max=settings.batch_bytes_max,
-            raw_body_bytes_max=settings.batch_inflated_bytes_max,
-            records_max=settings.batch_records_max,
-            timestamp_ahead_us_max=settings.timestamp_ahead_max_ms * 1000,
-        )
+        self._limits = settings.batch_limits()
         self._forwarded: dict[int, ForwardedRequest] = {}
         self._acks_by_view = broker.fabric.guarantees.acks_all is AcksAll.VIEW
 
@@ -150,9 +146,9 @@ class ClientRequests:
                 self._broker.pattern_watches.watch(conn, session, message)
             case Unwatch():
                 self._broker.pattern_watches.unwatch(conn, message)
-            case FindCoordinator(role="group"):
-                self._broker.coordinator.locator.find(conn, session, message)
-            case FindCoordinator() | StageBatch() | CommitSink() | AbortSink():
+            case FindCoordinator():
+                self._find_coordinator(conn, session, message)
+            case StageBatch() | CommitSink() | AbortSink():
                 self._broker.sinks.answer(conn, session, message, payload)
             case (
                 JoinGroup()
@@ -182,6 +178,17 @@ class ClientRequests:
         self._broker.out.append(LogLine("warning", "connection closed", {"conn": conn, "reason": str(error)}))
         self._fail(conn, 0, error)
         self._broker.close_connection(conn, str(error), violation=reason)
+
+    def _find_coordinator(self, conn: Conn, session: Session, message: FindCoordinator) -> None:
+        broker = self._broker
+        if message.role == "group":
+            broker.coordinator.locator.find(conn, session, message)
+            return
+        error = broker.sinks.offer_error()
+        if error is not None:
+            self._fail(conn, message.request, error)
+        else:
+            broker.sink_locator.find(conn, session, message)
 
     # --- connections ---
 
@@ -239,7 +246,7 @@ class ClientRequests:
             self._forward(conn, session, served, message, payload)
             return
         try:
-            producer, epoch, sequence, count = check_produced(payload, limits=self.limits, now_us=broker.now.wall_us)
+            producer, epoch, sequence, count = check_produced(payload, limits=self._limits, now_us=broker.now.wall_us)
         except BatchRejected as rejected:
             self._fail(conn, message.request, rejected)
             return

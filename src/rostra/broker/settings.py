@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from rostra.model.check import BatchLimits
+
 
 class BrokerSettings(msgspec.Struct, frozen=True):
     """Defaults suit one node on a laptop."""
@@ -90,3 +92,11 @@ class BrokerSettings(msgspec.Struct, frozen=True):
     (an hour of a week); a commit of it that comes later counts as its first."""
     auto_create: bool = True
     """Whether looking up an unknown topic may create it, if the client asks for that."""
+
+    def batch_limits(self) -> BatchLimits:
+        return BatchLimits(
+            batch_bytes_max=self.batch_bytes_max,
+            raw_body_bytes_max=self.batch_inflated_bytes_max,
+            records_max=self.batch_records_max,
+            timestamp_ahead_us_max=self.timestamp_ahead_max_ms * 1000,
+        )

@@ -240,10 +240,7 @@ class Describe(Value, frozen=True):
 
 
 class PrepareStop(Value, frozen=True):
-    """The node is stopping and has no pending requests: transfer what it owns, then answer `StopPrepared`.
-
-    Peer messages and timers still arrive until then; proposals do not.
-    """
+    """The node stops: transfer what it owns, then answer `StopPrepared`. No proposals arrive until then."""
 
 
 FabricInput = (
@@ -280,10 +277,7 @@ FabricInput = (
 
 
 class Open(Value, frozen=True):
-    """Creates the partition's log, empty, starting at `first`. Idempotent.
-
-    A replica that installs a snapshot starts at the sender's log start: `Drop`, then `Open` with `first`.
-    """
+    """Creates the partition's log, empty, starting at `first`: 0, or where an installed snapshot starts. Idempotent."""
 
     partition: Partition
     segment_bytes: int

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rostra.broker.groups.maintenance import GROUPS_TIMER
-from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC
+from rostra.broker.topics.internal_topics import GROUPS_TOPIC
 from rostra.errors import RostraError, from_wire
 from rostra.fabric.api import TimerFired
 from rostra.wire.groups import (

@@ -36,7 +36,8 @@ from rostra.broker.groups.maintenance import GroupMaintenance
 from rostra.broker.groups.store import GroupChange, GroupStore, released
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.sessions import Session
-from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC, CoordinatorLocator
+from rostra.broker.topics.coordinator_locator import CoordinatorLocator
+from rostra.broker.topics.internal_topics import GROUPS_TOPIC
 from rostra.errors import (
     GroupBusy,
     LimitExceeded,

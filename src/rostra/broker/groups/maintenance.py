@@ -9,7 +9,7 @@ from rostra.broker.groups.group_topics import patterns_of
 from rostra.broker.groups.join import GroupJoin
 from rostra.broker.groups.store import GroupStore
 from rostra.broker.partition.served_partition import ServedPartition
-from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC, coordinating_partition
+from rostra.broker.topics.internal_topics import GROUPS_TOPIC, coordinating_partition
 from rostra.errors import RostraError
 from rostra.fabric.api import LogLine, SetTimer
 

@@ -23,7 +23,7 @@ from rostra.broker.groups.group_topics import PatternIndex, StartOffsets, patter
 from rostra.broker.groups.member_leases import LeaseQueue, MemberConnections, MemberKey
 from rostra.broker.groups.rebalance import rebalance
 from rostra.broker.partition.served_partition import ServedPartition
-from rostra.broker.topics.coordinator_locator import GROUPS_TOPIC, coordinating_partition
+from rostra.broker.topics.internal_topics import GROUPS_TOPIC, coordinating_partition
 from rostra.errors import NotAMember, RostraError, Unavailable
 from rostra.fabric.api import LogLine
 from rostra.model.ids import Partition

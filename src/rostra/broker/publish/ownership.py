@@ -26,7 +26,7 @@ from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.publish.publisher_leases import PublisherLeases
 from rostra.broker.publish.publisher_table import PublisherJoined, PublisherLeft
 from rostra.broker.sessions import Session
-from rostra.broker.topics.topic_requests import RESERVED_NAME
+from rostra.broker.topics.internal_topics import RESERVED_NAME
 from rostra.errors import BatchRejected, InvalidTopicName, LimitExceeded, NotRegistered, RostraError
 from rostra.fabric.api import LogLine, SetTimer
 from rostra.model.batch import SUPPRESSED, Reason

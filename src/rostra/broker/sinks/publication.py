@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from rostra.broker.partition.control_batch import read_control
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.sinks.node_messages import PublishHandles
+from rostra.broker.sinks.port import SinkPort
 from rostra.broker.sinks.staged_table import BatchPublished, BatchStaged, HandlesDropped
 from rostra.errors import RostraError
 from rostra.fabric.api import Read
 from rostra.model.batch import BODY_CRC_AT, base_offset, batch_length, body_crc
 from rostra.model.ids import Partition
 from rostra.safeguards import Safeguard
-
-if TYPE_CHECKING:
-    from rostra.broker.broker import Broker
 
 PRODUCER_AT = 40
 _PRODUCER = Struct("<QII")
@@ -50,7 +47,7 @@ class Publication:
 class Publications:
     """All publications in progress at this node."""
 
-    def __init__(self, broker: Broker, published: OnPublished) -> None:
+    def __init__(self, broker: SinkPort, published: OnPublished) -> None:
         self._broker = broker
         self._published = published
         self._resumes = Safeguard.IDEMPOTENT_APPLY not in broker.without

@@ -17,12 +17,13 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from rostra.broker.api import Conn
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.sessions import Session
 from rostra.broker.sinks.node_messages import DropHandles, HandlesAnswer, HandlesRequest, PinHandles, PublishHandles
+from rostra.broker.sinks.port import SinkPort
 from rostra.broker.sinks.sink_table import (
     UNDECIDED,
     CommitBegun,
@@ -35,7 +36,7 @@ from rostra.broker.sinks.sink_table import (
     SinkQuery,
     row_bytes,
 )
-from rostra.broker.topics.coordinator_locator import SINKS_TOPIC, coordinating_partition
+from rostra.broker.topics.internal_topics import SINKS_TOPIC, coordinating_partition
 from rostra.errors import (
     LimitExceeded,
     NodeStopping,
@@ -52,9 +53,6 @@ from rostra.model.ids import Partition, PartitionIndex, TopicId, random_id, text
 from rostra.safeguards import Safeguard
 from rostra.wire.messages import Agreed
 from rostra.wire.sinks import AbortSink, CommitSink, SinkCommitted, StagedPart
-
-if TYPE_CHECKING:
-    from rostra.broker.broker import Broker
 
 ONCE_SHARE = 168
 """A query of a single batch is forgotten after this share of the time that others are kept."""
@@ -80,7 +78,7 @@ class Answers(NamedTuple):
 class SinkCoordinator:
     """One per broker, for all partitions of `_sinks` that it owns."""
 
-    def __init__(self, broker: Broker, send: SendRequest) -> None:
+    def __init__(self, broker: SinkPort, send: SendRequest) -> None:
         self._broker = broker
         self._send = send
         self._compares = Safeguard.SINK_COMPARE_AND_SET not in broker.without

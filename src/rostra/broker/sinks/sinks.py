@@ -6,7 +6,7 @@ so (`exactly_once_sink`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -20,16 +20,13 @@ from rostra.broker.sinks.node_messages import (
     decode_message,
     encode_message,
 )
+from rostra.broker.sinks.port import SinkPort
 from rostra.broker.sinks.sink_coordinator import SinkCoordinator
 from rostra.broker.sinks.staging import Staging
-from rostra.broker.topics.coordinator_locator import SINKS_TOPIC, CoordinatorLocator
+from rostra.broker.topics.internal_topics import SINKS_TOPIC
 from rostra.errors import RostraError, UnsupportedByFabric
 from rostra.fabric.api import LogLine, SendToBroker, SetTimer
-from rostra.wire.groups import FindCoordinator
 from rostra.wire.sinks import AbortSink, CommitSink, StageBatch
-
-if TYPE_CHECKING:
-    from rostra.broker.broker import Broker
 
 SINKS_TIMER = "broker/sinks"
 REPEAT_US = 250_000
@@ -39,10 +36,8 @@ FEATURE = "exactly-once sinks"
 
 
 class Sinks:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: SinkPort) -> None:
         self._broker = broker
-        settings = broker.settings
-        self.locator = CoordinatorLocator(broker, SINKS_TOPIC, settings.sink_partitions, settings.sink_segment_bytes)
         self.staging = Staging(broker, self._answer)
         self._coordinator = SinkCoordinator(broker, self._request)
         self._timer_us: int | None = None
@@ -57,16 +52,14 @@ class Sinks:
         self,
         conn: Conn,
         session: Session,
-        message: FindCoordinator | StageBatch | CommitSink | AbortSink,
+        message: StageBatch | CommitSink | AbortSink,
         payload: bytearray | None,
     ) -> None:
-        guarantees = self._broker.fabric.guarantees
-        if not guarantees.exactly_once_sink:
-            self._broker.refuse(conn, message.request, UnsupportedByFabric(guarantees.fabric, FEATURE))
+        error = self.offer_error()
+        if error is not None:
+            self._broker.refuse(conn, message.request, error)
             return
         match message:
-            case FindCoordinator():
-                self.locator.find(conn, session, message)
             case StageBatch():
                 assert payload is not None, "the dialect lets no StageBatch through without one"
                 self.staging.stage(conn, session, message, payload)
@@ -77,6 +70,11 @@ class Sinks:
             case _:
                 assert_never(message)
         self._set_timer()
+
+    def offer_error(self) -> RostraError | None:
+        """Why the fabric offers no exactly-once sinks, if so."""
+        guarantees = self._broker.fabric.guarantees
+        return None if guarantees.exactly_once_sink else UnsupportedByFabric(guarantees.fabric, FEATURE)
 
     # --- other brokers ---
 
@@ -115,19 +113,13 @@ class Sinks:
 
     # --- events ---
 
-    def waiting(self) -> bool:
-        return self.locator.waiting()
-
     def confirmed(self, token: int) -> bool:
-        """True if the token is of a sink's request."""
-        return self._coordinator.confirmed(token) or self.locator.confirmed(token)
+        """True if the token is of a commit."""
+        return self._coordinator.confirmed(token)
 
     def refused(self, token: int, error: RostraError) -> bool:
-        """True if the token is of a sink's request."""
-        return self._coordinator.refused(token) or self.locator.refused(token, error)
-
-    def storage_failed(self, error: RostraError) -> None:
-        self.locator.storage_failed(error)
+        """True if the token is of a commit."""
+        return self._coordinator.refused(token)
 
     def stop(self) -> None:
         self._coordinator.stop()

@@ -7,7 +7,7 @@ they did is committed. All of them may be repeated. Handles that no commit has p
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from rostra.broker.api import Conn
 from rostra.broker.partition.served_partition import ServedPartition
@@ -20,9 +20,10 @@ from rostra.broker.sinks.node_messages import (
     PinHandles,
     PublishHandles,
 )
+from rostra.broker.sinks.port import SinkPort
 from rostra.broker.sinks.publication import Publication, Publications
 from rostra.broker.sinks.staged_table import BatchStaged, HandlesDropped, HandlesPinned, StagedHandle
-from rostra.broker.topics.topic_requests import RESERVED_NAME
+from rostra.broker.topics.internal_topics import RESERVED_NAME
 from rostra.errors import (
     BatchRejected,
     InvalidSetting,
@@ -40,9 +41,6 @@ from rostra.safeguards import Safeguard
 from rostra.wire.messages import Agreed
 from rostra.wire.sinks import StageBatch, StagedPart
 
-if TYPE_CHECKING:
-    from rostra.broker.broker import Broker
-
 LATE_US = 1_000_000
 """A timer that fires this late means that this node was stalled: leases are extended by the delay."""
 
@@ -50,9 +48,10 @@ LATE_US = 1_000_000
 class Staging:
     """One per broker, for all partitions that it owns."""
 
-    def __init__(self, broker: Broker, answer: Callable[[HandlesAnswer], None]) -> None:
+    def __init__(self, broker: SinkPort, answer: Callable[[HandlesAnswer], None]) -> None:
         self._broker = broker
         self._answer = answer
+        self._limits = broker.settings.batch_limits()
         self._pins = Safeguard.PINNED_STAGING not in broker.without
         self._holding: dict[Partition, dict[int, int]] = {}
         """Partitions owned here in which something is staged: when each handle was last staged to, or came here."""
@@ -127,7 +126,7 @@ class Staging:
     def _append(self, served: ServedPartition, message: StageBatch, batch: bytearray) -> int | RostraError:
         broker = self._broker
         try:
-            _, _, _, records = check_produced(batch, limits=broker.client_requests.limits, now_us=broker.now.wall_us)
+            _, _, _, records = check_produced(batch, limits=self._limits, now_us=broker.now.wall_us)
         except BatchRejected as rejected:
             return rejected
         entry = BatchStaged(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import xxhash
 
 from rostra.broker.api import Conn
-from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.sessions import Session
+from rostra.broker.topics.internal_topics import coordinating_partition
 from rostra.broker.topics.topic_table import KnownTopic
 from rostra.errors import NodeStopping, RostraError, TopicExists, Unavailable
 from rostra.fabric.api import Confirm, ProposeTopic, TopicSpec
@@ -19,14 +18,6 @@ from rostra.wire.messages import TopicSettings
 
 if TYPE_CHECKING:
     from rostra.broker.broker import Broker
-
-GROUPS_TOPIC = "_groups"
-SINKS_TOPIC = "_sinks"
-
-
-def coordinating_partition(known: KnownTopic, name: str) -> ServedPartition:
-    """The partition of an internal topic that a name belongs to, by the hash that also partitions records."""
-    return known.partitions[xxhash.xxh3_64_intdigest(name.encode()) % len(known.partitions)]
 
 
 class CoordinatorLocator:

@@ -99,7 +99,7 @@ class TopicPlacement:
             else:
                 self._broker.topic_requests.opened(one.token, one.known)
                 self._broker.coordinator.locator.opened(one.token)
-                self._broker.sinks.locator.opened(one.token)
+                self._broker.sink_locator.opened(one.token)
 
     def topic_closed(self, effect: TopicClosed) -> None:
         broker = self._broker

@@ -9,6 +9,7 @@ import msgspec
 from rostra.broker.api import Conn
 from rostra.broker.partition.served_partition import ServedPartition
 from rostra.broker.sessions import Session
+from rostra.broker.topics.internal_topics import RESERVED_NAME
 from rostra.broker.topics.topic_table import KnownTopic, TopicWaiter
 from rostra.errors import (
     InvalidSetting,
@@ -60,9 +61,6 @@ NeedsConfirm = LookUp | CreateTopic | AlterTopic | DeleteTopic | OfPartition | W
 
 FIXED = ("partitions", "replicas", "ownership")
 """Settings that cannot be altered after creation."""
-
-
-RESERVED_NAME = "names that begin with '_' are for Rostra itself"
 
 
 class TopicRequests:

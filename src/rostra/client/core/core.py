@@ -135,17 +135,11 @@ class Core:
             self._coordinators, self._metadata, self._subscriptions, calls, timeout_us, self.out
         )
         self._sink_requests = SinkRequests(self._coordinators, self._metadata, random, timeout_us, self.out)
-        self._deadlines = (
-            self.links.deadline_us,
-            self._requests.deadline_us,
-            self._metadata.deadline_us,
-            self._producers.deadline_us,
-            self._watches.deadline_us,
-            self._subscriptions.deadline_us,
-            self._coordinators.deadline_us,
-            self._memberships.deadline_us,
-            self._internal_calls.deadline_us,
-        )
+        timed = (
+            self.links, self._requests, self._metadata, self._producers, self._watches, self._subscriptions,
+            self._coordinators, self._memberships, self._internal_calls,
+        )  # fmt: skip
+        self._deadlines = tuple(part.deadline_us for part in timed)
         self._starting: CallNumber = 0
         self.start_due_us = 0
         self._nodes_met: dict[str, None] = {}
@@ -570,7 +564,6 @@ class Core:
 
     @property
     def sinks(self) -> SinkRequests:
-        """Requests of exactly-once sinks."""
         self._check_open()
         return self._sink_requests
 

@@ -20,9 +20,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rostra.errors import InvalidSetting
 from rostra.spark.source.options import NEVER_NULL, STAGE, ReadOptions, parse_options
 
 if TYPE_CHECKING:
+    from rostra.spark.sink.options import WriteOptions
+    from rostra.spark.sink.writer import RostraBatchWriter, RostraStreamWriter
     from rostra.spark.source.batch_reader import RostraReader
     from rostra.spark.source.stream_reader import RostraStreamReader
 
@@ -67,6 +70,23 @@ class RostraSource(DataSource):
         from rostra.spark.source.stream_reader import RostraStreamReader
 
         return RostraStreamReader(self._options(streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> RostraBatchWriter:
+        from rostra.spark.sink.writer import RostraBatchWriter
+
+        return RostraBatchWriter(self._write_options(schema, overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RostraStreamWriter:  # noqa: N802
+        from rostra.spark.sink.writer import RostraStreamWriter
+
+        return RostraStreamWriter(self._write_options(schema, overwrite, streaming=True))
+
+    def _write_options(self, schema: StructType, overwrite: bool, *, streaming: bool) -> WriteOptions:
+        from rostra.spark.sink.options import parse_options as parse_write_options
+
+        if overwrite:
+            raise InvalidSetting("mode", "a topic is appended to, not overwritten; use mode append")
+        return parse_write_options(dict(self.options), tuple(schema.names), streaming=streaming)
 
     def _options(self, *, streaming: bool) -> ReadOptions:
         return parse_options(dict(self.options), streaming=streaming)

@@ -102,17 +102,17 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if ending == EARLIEST:
         raise InvalidSetting("endingOffsets", "a read that ends at the beginning reads nothing")
     return ReadOptions(
-        _nodes(options.get("nodes", DEFAULT_ADDRESS)),
+        parse_nodes(options.get("nodes", DEFAULT_ADDRESS)),
         _chosen(options),
         starting,
         ending,
-        _number(options, "maxOffsetsPerTrigger", 0, least=1),
-        _number(options, "minPartitions", 0, least=1),
-        _number(options, "maxRecordsPerPartition", RECORDS_PER_TASK_MAX, least=1),
-        _truth(options, "failOnDataLoss", True),
+        parse_number(options, "maxOffsetsPerTrigger", 0, least=1),
+        parse_number(options, "minPartitions", 0, least=1),
+        parse_number(options, "maxRecordsPerPartition", RECORDS_PER_TASK_MAX, least=1),
+        parse_truth(options, "failOnDataLoss", True),
         _columns(options.get("columns", ",".join(COLUMNS))),
-        _number(options, "connectTimeoutMs", CONNECT_MS, least=1),
-        _number(options, "stallTimeoutMs", STALL_MS, least=1),
+        parse_number(options, "connectTimeoutMs", CONNECT_MS, least=1),
+        parse_number(options, "stallTimeoutMs", STALL_MS, least=1),
         options.get(STAGE, ""),
     )
 
@@ -129,7 +129,7 @@ def _check_known(name: str, given: Mapping[str, str], streaming: bool) -> None:
         raise InvalidSetting(KNOWN[name], "a batch read has no triggers; it is an option of streams")
 
 
-def _nodes(written: str) -> tuple[str, ...]:
+def parse_nodes(written: str) -> tuple[str, ...]:
     addresses = _list(written)
     if not addresses:
         raise InvalidSetting("nodes", "at least one address is needed")
@@ -224,7 +224,7 @@ def _since_1970_us(name: str, moment_ms: int) -> int:
     return moment_ms * 1000
 
 
-def _number(options: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+def parse_number(options: Mapping[str, str], name: str, default: int, *, least: int) -> int:
     written = options.get(name.lower())
     if written is None:
         return default
@@ -233,7 +233,7 @@ def _number(options: Mapping[str, str], name: str, default: int, *, least: int) 
     return int(written)
 
 
-def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
+def parse_truth(options: Mapping[str, str], name: str, default: bool) -> bool:
     written = options.get(name.lower(), str(default)).strip().lower()
     if written not in ("true", "false"):
         raise InvalidSetting(name, f"{written!r} is neither true nor false")
