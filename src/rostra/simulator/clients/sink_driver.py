@@ -135,7 +135,7 @@ class SinkDriver(Application):
             return
         if self._failed is None:
             # Long enough, now and then, for leases to end.
-            self.later(MS_US, self.random.choice((20, 20, 20, 4_000)) * MS_US, self._send_commit)
+            self.later(MS_US, self.random.choice((20, 20, 20, 2_000)) * MS_US, self._send_commit)
         else:
             self._end_attempt(self._failed)
 

@@ -46,5 +46,5 @@ def settings_for(random: Random) -> BrokerSettings:
         group_partitions=1,
         sink_partitions=1,
         sink_segment_bytes=4096,
-        sink_lease_ms=3_000,
+        sink_lease_ms=1_000,
     )
