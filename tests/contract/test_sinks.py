@@ -59,9 +59,16 @@ def test_a_batch_that_does_not_follow_the_last_decision_is_refused(cluster: Clus
     cluster.commit_sink("query", 3, staged(cluster, 3, b"first"))
     with pytest.raises(SinkOutOfOrder):
         cluster.commit_sink("query", 5, staged(cluster, 5, b"too early"))
-    with pytest.raises(SinkOutOfOrder):
-        staged(cluster, 3, b"too late")
     assert visible(cluster) == [b"first"]
+
+
+@proves(exactly_once_sink=True)
+def test_a_driver_that_writes_a_decided_batch_again_goes_on(cluster: Cluster) -> None:
+    cluster.create_topic("t", partitions=2)
+    cluster.commit_sink("query", 0, staged(cluster, 0, b"a", b"b"))
+    assert cluster.commit_sink("query", 0, staged(cluster, 0, b"a again", b"b again")) == SinkDecision(0, True)
+    assert cluster.commit_sink("query", 1, staged(cluster, 1, b"c")) == SinkDecision(1, False)
+    assert visible(cluster) == [b"a", b"b", b"c"]
 
 
 @proves(exactly_once_sink=True)

@@ -38,7 +38,8 @@ StagedParts = Annotated[tuple[StagedPart, ...], Meta(max_length=STAGED_PARTS_MAX
 class StageBatch(Message, frozen=True, array_like=True):
     """Stores the payload, one batch, invisibly, under a handle that the client draws at random.
 
-    `Agreed` when it is committed, also if the handle is stored already.
+    `Agreed` when it is committed, also if the handle is stored already. A batch of a query that is published is not
+    stored again: its commit is answered from the decision.
     """
 
     kind: ClassVar[int] = 64

@@ -30,7 +30,6 @@ from rostra.errors import (
     InvalidTopicName,
     LimitExceeded,
     RostraError,
-    SinkOutOfOrder,
     Unavailable,
     UnknownTopic,
 )
@@ -88,6 +87,10 @@ class Staging:
         if row is not None:
             self._reply(conn, session, served, row.offset, message)
             return
+        if message.batch <= served.derived.staged.last_published(message.query):
+            # A driver that did not hear of the decision writes its batch again. Nothing will publish it.
+            self._reply(conn, session, served, served.end - 1, message)
+            return
         error = self._stage_error(served, message, batch)
         last = error or self._append(served, message, batch)
         if isinstance(last, RostraError):
@@ -113,9 +116,6 @@ class Staging:
         return self._broker.proposer.write_error(served) or served
 
     def _stage_error(self, served: ServedPartition, message: StageBatch, batch: bytearray) -> RostraError | None:
-        published = served.derived.staged.last_published(message.query)
-        if message.batch <= published:
-            return SinkOutOfOrder(message.query, message.batch, published)
         settings, size = self._broker.settings, len(batch)
         if self.staged_bytes(message.query) + size > settings.sink_query_bytes_max:
             return LimitExceeded("sink_query_bytes_max", settings.sink_query_bytes_max)
