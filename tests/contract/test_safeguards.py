@@ -12,6 +12,7 @@ from tests.contract import test_groups as groups
 from tests.contract import test_patterns as patterns
 from tests.contract import test_publishers as publishers
 from tests.contract import test_retention as retention
+from tests.contract import test_sinks as sinks
 from tests.contract.conftest import SEEDS
 from tests.contract.facade import Cluster, ConditionTimeout
 from tests.contract.guarantees import guarantees_of
@@ -36,6 +37,8 @@ from tests.contract.simulated import SimulatedCluster
             Safeguard.UNACKED_REDELIVERY,
             groups.test_members_share_the_partitions_and_lose_nothing_as_they_join_and_leave,
         ),
+        (Safeguard.SINK_COMPARE_AND_SET, sinks.test_a_batch_that_does_not_follow_the_last_decision_is_refused),
+        (Safeguard.FIRST_DECISION, sinks.test_a_repeated_commit_with_other_parts_publishes_nothing),
     ],
 )
 def test_contract_tests_fail_without_their_safeguard(safeguard: Safeguard, test: Callable[[Cluster], None]) -> None:

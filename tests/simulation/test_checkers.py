@@ -27,6 +27,8 @@ from rostra.simulator.history import (
     RecordDelivered,
     RecordFailed,
     RecordSent,
+    SinkCommitHistory,
+    SinkHistory,
     StoredBatch,
     StoredRecord,
     SubscriptionHistory,
@@ -87,6 +89,44 @@ def redeliver_an_acknowledged_record(history: History) -> None:
 
 def leave_a_record_unacknowledged(history: History) -> None:
     history.groups["n"].acknowledged.remove((TOPIC, 0, 1))
+
+
+def decided(history: History, batch: int, *values: bytes) -> SinkCommitHistory:
+    """A commit that its driver believes to be decided."""
+    query = history.sinks.setdefault("q", SinkHistory("q"))
+    commit = SinkCommitHistory(batch)
+    commit.values = dict.fromkeys(values, "t")
+    commit.sent = commit.decided = True
+    query.commits.append(commit)
+    query.decided.add(batch)
+    return commit
+
+
+def show_a_batch_in_part(history: History) -> None:
+    decided(history, 0, A, b"never stored")
+
+
+def lose_a_decided_batch(history: History) -> None:
+    decided(history, 0, b"never stored")
+
+
+def decide_a_batch_twice(history: History) -> None:
+    decided(history, 0, A)
+    decided(history, 0, B)
+
+
+def show_a_refused_batch(history: History) -> None:
+    decided(history, 0, A).refused = True
+
+
+def decide_out_of_order(history: History) -> None:
+    decided(history, 0, A)
+    decided(history, 2, B)
+
+
+def show_what_was_only_staged(history: History) -> None:
+    decided(history, 0, A)
+    final_of(history).stored.append(StoredRecord(4, b"q/0/zombie", False))
 
 
 def final_of(history: History) -> FinalPartition:
@@ -396,6 +436,7 @@ def deliver_a_suppressed_record(history: History) -> None:
     history.subscriptions[0].feed(TOPIC, 1).records.append(RecordDelivered(5, 2, b"2"))
 
 
+SINKS = "a sink's batch is visible once and as a whole"
 LEADERS = "one leader per term"
 OWNERSHIP = "only the strongest publisher is delivered"
 REPLICAS = "replicas agree below commit"
@@ -459,6 +500,12 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
     (expire_too_much, RETENTION),
     (redeliver_an_acknowledged_record, "a group gets no acknowledged record again"),
     (leave_a_record_unacknowledged, "a group gets every record"),
+    (show_a_batch_in_part, SINKS),
+    (lose_a_decided_batch, SINKS),
+    (decide_a_batch_twice, SINKS),
+    (show_a_refused_batch, SINKS),
+    (decide_out_of_order, SINKS),
+    (show_what_was_only_staged, SINKS),
     (elect_two, LEADERS),
     (commit_two_things_at_one_offset, REPLICAS),
     (commit_across_a_boundary, REPLICAS),
@@ -483,6 +530,15 @@ BROKEN: list[tuple[Callable[[History], None], str]] = [
 
 def test_a_correct_history_has_no_violations() -> None:
     assert find_violations(good()) == []
+
+
+def test_batches_of_a_sink_that_are_decided_in_order_and_visible_once_are_no_violation() -> None:
+    history = good()
+    for batch, value in enumerate((A, B, C)):
+        decided(history, batch, value)
+    # A repeated commit, and one of which the driver heard nothing, with other values.
+    decided(history, 2, b"never stored").decided = False
+    assert CHECKERS[SINKS](history) == []
 
 
 def test_deliveries_by_the_rules_of_ownership_are_no_violation() -> None:

@@ -49,6 +49,10 @@ class NodeCollector(Collector):
             "rostra_connections": ("Connections open now", len(broker.sessions)),
             "rostra_topics": ("Topics", len(broker.topic_table)),
             "rostra_tail_bytes": ("Recent batches kept in memory", broker.tail_cache.bytes),
+            "rostra_sink_staged_bytes": (
+                "Batches of exactly-once sinks that are staged in partitions owned here",
+                broker.sinks.staging.staged_bytes(),
+            ),
             "rostra_acknowledging": ("1 while publishes are acknowledged", int(broker.broken is None)),
             "rostra_disk_full": ("1 while the disk is full and publishes are refused", int(self._health.disk_full)),
             "rostra_disk_free_bytes": ("Free space of the file system with the data directory", space.free_bytes),
