@@ -9,7 +9,7 @@ TYPED   := src tests tools $(if $(wildcard benchmarks/*.py),benchmarks) $(if $(w
 
 # Seconds one test may take, and all tests together. They take about five minutes on two quiet cores; the bound is for
 # a machine that is busy with other things.
-TEST_TIMEOUT_S  ?= 120
+TEST_TIMEOUT_S  ?= 300
 SUITE_TIMEOUT_S ?= 2400
 SOAK_TIMEOUT_S  ?= 7200
 

@@ -123,7 +123,7 @@ def make_names(connection: BareConnection, topics: Sequence[Topic]) -> None:
         connection.send([encode(join) for join in joins])
         moves = []
         for held in connection.hear(MemberAssignment, len(joins)):
-            places = tuple(Position(part.topic, part.partition, 1) for part in held.parts)
+            places = tuple(Position(part.topic, part.partition, 1) for part in held.partitions)
             moves.append(CommitPositions(held.member, held.name, held.member, held.generation, places))
         connection.ask(moves, Agreed)
         connection.ask([LeaveGroup(n, name, n) for name, (n, _) in named.items()], Agreed)
@@ -144,7 +144,7 @@ def starts_again(bench: Workbench, ours: Rostra, endpoint: Endpoint, count: int)
         start_s = time.monotonic() - started
         topics, names = len(client.list_topics()), client.list_subscriptions()
     figure(bench, ours, "s of processor time to start", tree_cpu_s(again.pids[0]))
-    if topics < count or len(names) != count or any(name.parts != 1 for name in names):
+    if topics < count or len(names) != count or any(name.partitions != 1 for name in names):
         raise TrialFailed(f"{topics} topics and {len(names)} names after a start, of {count} each")
     bench.judge(targets.MANY_START, one(start_s), ours.durability.value)
     return again

@@ -98,7 +98,7 @@ class RostraTrioBlocking(RostraTrio):
 
 
 def are_members(state: ClusterState) -> bool:
-    return sum(node.there and node.votes for node in state.nodes) == NODES
+    return sum(node.alive and node.votes for node in state.nodes) == NODES
 
 
 def is_placed(state: ClusterState, topic: str) -> bool:

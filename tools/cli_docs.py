@@ -10,12 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer.main
 
 from rostra.broker.settings import BrokerSettings
 from rostra.cli.app import app
 from rostra.cli.exit_codes import MEANINGS
 from rostra.cli.settings import SETTINGS, Setting, Value
+from rostra.fabric.registry import FABRICS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 
@@ -76,20 +78,31 @@ batch_bytes_max = "8MiB"
 | section | key | variable | default | meaning |
 |---|---|---|---|---|
 """
-    return text + "\n".join(_setting(setting) for setting in SETTINGS) + "\n"
+    return text + "\n".join(_setting(setting) for setting in SETTINGS) + "\n" + _fabric_settings()
+
+
+def _fabric_settings() -> str:
+    lines = ["", 'A fabric has settings of its own: `--set NAME=VALUE`, or `set = ["NAME=VALUE"]` in `[serve]`.', ""]
+    lines += ["| fabric | name | default | meaning |", "|---|---|---|---|"]
+    for kind in FABRICS.values():
+        meanings = _explained(kind.settings)
+        for field in msgspec.structs.fields(kind.settings):
+            default, meaning = _shown(field.default), meanings.get(field.name, "")
+            lines.append(f"| {kind.name} | `{field.name}` | `{default}` | {meaning} |")
+    return "\n".join(lines) + "\n"
 
 
 def _setting(setting: Setting) -> str:
     default = _shown(setting.default)
-    meaning = _explained().get(setting.name, "") if setting.section == "limits" else setting.meaning
+    meaning = _explained(BrokerSettings).get(setting.name, "") if setting.section == "limits" else setting.meaning
     return f"| {setting.section} | `{setting.name}` | `{setting.variable}` | `{default}` | {meaning} |"
 
 
 @cache
-def _explained() -> dict[str, str]:
-    """The text below each bound where it is declared, so that it is written once."""
+def _explained(settings: type) -> dict[str, str]:
+    """The text below each field where it is declared, so that it is written once."""
     found: dict[str, str] = {}
-    declared = ast.parse(inspect.getsource(BrokerSettings)).body[0]
+    declared = ast.parse(inspect.getsource(settings)).body[0]
     assert isinstance(declared, ast.ClassDef)
     for bound, text in pairwise(declared.body):
         match bound, text:

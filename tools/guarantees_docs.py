@@ -17,8 +17,9 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "guarantees.md"
 HEAD = """# What each fabric promises
 
 This page is written by `python -m tools.guarantees_docs` from the `Guarantees` that each fabric declares. The contract
-suite (`tests/contract`) runs every test over every fabric whose row has the cells that the test proves, simulated under
-many seeds and on real sockets; `tests/contract/test_matrix.py` pins the table and demands a test for each cell.
+suite (`tests/contract`) runs every test over every fabric whose row fulfils the predicates that the test proves,
+simulated under many seeds and on real sockets ([which test runs where](contract-tests.md));
+`tests/contract/test_matrix.py` pins the table and demands a test for each cell.
 
 """
 
@@ -30,7 +31,7 @@ MEANINGS = {
     "survives": "acknowledged records survive",
     "groups_span_nodes": "named subscriptions span nodes",
     "exactly_once_sink": "exactly-once sinks",
-    "forwards_publishes": "a publish may go to any node, which passes it on",
+    "publishes": "a publish may be sent to",
     "topics": "topics are",
     "exclusive_ownership": "exclusive ownership of a topic by its strongest publisher",
 }

@@ -30,6 +30,8 @@ RostraError
 │   ├── DiskFull            ├── DiskFailed         ├── DiskUntrusted
 │   ├── CorruptLog          ├── OffsetTrimmed      └── StoreInUse
 ├── PipelineFailed          a Spark query ended with an error
+├── LakeError               about the files of an archive
+│   ├── LakeInUse           ├── LakeChanged        └── LakeDamaged
 ├── AddressError            a node cannot listen
 │   ├── AddressInUse        ├── AddressNotLocal    └── PortNotPermitted
 ├── LimitExceeded           a configured bound was reached
@@ -580,6 +582,34 @@ class PipelineFailed(RostraError):
     reason: str
     fact = "the query failed: {reason}"
     remedy = "fix the cause and start it again: it continues where it stopped"
+
+
+class LakeError(RostraError):
+    """About a lake, the files that an archive writes."""
+
+
+@dataclass(eq=False)
+class LakeInUse(LakeError):
+    lake: str
+    holder: str
+    fact = "the lake {lake} has a writer: {holder}"
+    remedy = "wait until it ends, or stop it"
+
+
+@dataclass(eq=False)
+class LakeChanged(LakeError):
+    lake: str
+    reason: str
+    fact = "the lake {lake} is not as this writer left it: {reason}"
+    remedy = "nothing was added; start again, as the only writer"
+
+
+@dataclass(eq=False)
+class LakeDamaged(LakeError):
+    path: str
+    plan: str
+    fact = "{path} is missing, or not as long as {plan} says"
+    remedy = "put it back from a copy, or archive into another lake"
 
 
 class AddressError(RostraError):

@@ -9,49 +9,52 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rostra.fabric.registry import FABRICS
+from rostra.fabric.registry import FABRICS, FabricKind
 from tests.contract.facade import Cluster
-from tests.contract.guarantees import ALONE, SEVERAL, guarantees_of
+from tests.contract.guarantees import FIVE, SINGLE, THREE, selection_of
 from tests.contract.simulated import SimulatedCluster
 from tests.contract.sockets import SocketCluster
 
-SEEDS = range(10)
+SEEDS = {SINGLE: range(10), THREE: range(10), FIVE: range(3)}
+"""By the size of the cluster. Five nodes cost more than twice as much as three, so they get fewer."""
 SOAK_SEEDS = range(10, 150)
 
 
 class ClusterSetup(msgspec.Struct, frozen=True):
     """One cluster to test; without a seed it is on sockets."""
 
-    fabric: str
-    nodes: int = SEVERAL
+    fabric: FabricKind
+    nodes: int
     seed: int | None = None
 
     @property
     def name(self) -> str:
-        alone = "-alone" if self.nodes == ALONE else ""
-        return f"{self.fabric}{alone}-sockets" if self.seed is None else f"{self.fabric}{alone}-seed{self.seed}"
+        driver = "sockets" if self.seed is None else f"seed{self.seed}"
+        return f"{self.fabric.name}-{self.nodes}-{driver}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" not in metafunc.fixturenames:
         return
-    required = guarantees_of(metafunc.function)
-    assert required is not None, f"{metafunc.function.__name__} does not state which guarantees it proves"
+    selection = selection_of(metafunc.function)
+    assert selection is not None, f"{metafunc.function.__name__} does not state what it proves"
     chosen = []
-    for kind in required.fabrics():
-        for nodes in required.sizes:
-            setups = [ClusterSetup(kind.name, nodes, seed) for seed in (*SEEDS, None)]
+    for kind in selection.fabrics():
+        for nodes in selection.sizes:
+            setups = [ClusterSetup(kind, nodes, seed) for seed in (*SEEDS[nodes], None)]
             chosen += [pytest.param(setup, id=setup.name) for setup in setups]
             if os.environ.get("SOAK"):
-                setups = [ClusterSetup(kind.name, nodes, seed) for seed in SOAK_SEEDS]
+                setups = [ClusterSetup(kind, nodes, seed) for seed in SOAK_SEEDS]
                 chosen += [pytest.param(setup, id=setup.name, marks=pytest.mark.soak) for setup in setups]
     metafunc.parametrize("cluster", chosen, indirect=True)
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     setup: ClusterSetup = request.param
-    kind = FABRICS[setup.fabric]
+    kind = setup.fabric
+    # A fabric of the tests is registered while its test runs.
+    monkeypatch.setitem(FABRICS, kind.name, kind)
     if setup.seed is not None:
         simulated = SimulatedCluster(kind, setup.nodes, setup.seed)
         yield simulated

@@ -21,7 +21,7 @@ from rostra.client.core.options import BelowStart, MemberSettings, Start
 from rostra.client.core.producer.partitioner import partition_of
 from rostra.client.core.sink_requests import SinkTask
 from rostra.errors import RostraError, TopicExists, Unavailable, UnknownTopic
-from rostra.fabric.api import Guarantees, TopicScope
+from rostra.fabric.api import Guarantees
 from rostra.model.cluster import ClusterState, NodeState, PlacedPartition
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.simulator.history import StoredBatch
@@ -43,6 +43,7 @@ from rostra.wire.messages import (
 from rostra.wire.sinks import StagedPart
 from tests.contract.clients import CoreCall, CoreClient, Producer, ReceivedRecord, Subscription
 from tests.contract.group_members import GroupMember
+from tests.contract.guarantees import TOPICS_OF_EACH_NODE
 from tests.contract.raw_connections import RawConnection
 
 Node = int
@@ -58,6 +59,8 @@ LEASE_MS = 2_000
 CONNECT_TIMEOUT_MS = 2_000
 """Timeout of one attempt to connect, because a host without power does not answer."""
 
+
+REPLICAS_BY_DEFAULT = 3
 
 NodeRequest = Publish | Subscribe | DescribeTopic | FindCoordinator
 NodeReply = Published | Subscribed | TopicDescribed | Failed
@@ -98,6 +101,7 @@ class Cluster(ABC):
         compaction: bool = False,
         ownership: Ownership = "shared",
         history_depth: int = 0,
+        replicas: int = 0,
     ) -> Topic:
         """Creates a topic; where each node has topics of its own, at every running node."""
         settings = TopicSettings(
@@ -107,9 +111,10 @@ class Cluster(ABC):
             compaction=compaction,
             ownership=ownership,
             history_depth=history_depth,
+            replicas=replicas,
         )
         created = self.create_topic_at(at, name, settings)
-        if self.guarantees.topics is TopicScope.EACH:
+        if TOPICS_OF_EACH_NODE.holds(self.guarantees):
             for node in self.others(at):
                 self.create_topic_at(node, name, settings)
         return created
@@ -183,13 +188,31 @@ class Cluster(ABC):
     def others(self, *nodes: Node) -> list[Node]:
         return [node for node in self.running if node not in nodes]
 
+    def holders(self, topic: str, *, besides: Node) -> list[Node]:
+        """The running nodes that have a copy of a topic's first partition, but for one."""
+        state = self.state(at=self.running[0])
+        placed = next(placed for placed in state.partitions if placed.topic == topic)
+        ids = {copy.node for copy in placed.copies}
+        addresses = {node.address for node in state.nodes if node.node in ids}
+        return [node for node in self.others(besides) if self.address(node) in addresses]
+
+    def minority_with(self, owner: Node, topic: str) -> list[Node]:
+        """The largest minority of the nodes in which no other node than the owner has a copy of the topic."""
+        holders = self.holders(topic, besides=owner)
+        without = [node for node in self.others(owner) if node not in holders]
+        return [owner, *without][: (self.count - 1) // 2]
+
+    @property
+    def copies_by_default(self) -> int:
+        return min(REPLICAS_BY_DEFAULT, self.count)
+
     def await_members(self, count: int) -> None:
         """Waits until every running node reports exactly so many members, all alive and voting."""
 
         def all_there() -> bool:
             for node in self.running:
                 nodes = self.state(at=node).nodes
-                if len(nodes) != count or not all(member.there and member.votes for member in nodes):
+                if len(nodes) != count or not all(member.alive and member.votes for member in nodes):
                     return False
             return True
 

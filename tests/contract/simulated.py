@@ -166,7 +166,13 @@ class SimulatedCluster(Cluster):
         self._plan = network_faults(seed)
         self._network = SplitNetwork(self._clock, self._plan, self._fault_counts, random_for(seed, "network"))
         self._peer_network = PeerNetwork(
-            self._clock, self._trace, self._plan, self._fault_counts, self._history, random_for(seed, "mesh")
+            self._clock,
+            self._trace,
+            self._plan,
+            self._fault_counts,
+            self._history,
+            random_for(seed, "mesh"),
+            (kind,),
         )
         self._network.fault_free = self._peer_network.fault_free = False
         self._nodes = [self._build(kind, number, without) for number in range(1, count + SPARE_NODES + 1)]

@@ -6,10 +6,16 @@ import pytest
 
 from rostra.client.core.options import Last, Offset
 from rostra.errors import TopicExists, UnknownTopic
-from rostra.fabric.api import Order, TopicScope
 from rostra.wire.messages import TopicSettings
 from tests.contract.facade import Cluster
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import (
+    GROUPS_ARE_LOCAL,
+    GROUPS_SPAN_NODES,
+    ONE_SET_OF_TOPICS,
+    ORDERS_PARTITIONS,
+    SEVERAL,
+    proves,
+)
 
 VALUES = [b"%d" % number for number in range(8)]
 
@@ -43,7 +49,7 @@ def test_earliest_begins_with_the_first_record_and_latest_with_the_next_one(clus
     cluster.run_until(lambda: earliest.values == VALUES and latest.values == VALUES[5:], "both to have theirs")
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-6:start-offset")
 def test_a_subscription_begins_at_the_offset_it_names(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -84,7 +90,7 @@ def test_records_that_are_too_old_go_and_others_stay(cluster: Cluster) -> None:
     assert len(cluster.read("hour", at=node)) == 20
 
 
-@proves(several=True, order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS, sizes=SEVERAL)
 @pytest.mark.requirement("CM-3:replicas")
 def test_a_partition_has_as_many_copies_as_the_topic_asks_for(cluster: Cluster) -> None:
     for replicas in (1, 3):
@@ -99,7 +105,7 @@ def test_a_partition_has_as_many_copies_as_the_topic_asks_for(cluster: Cluster) 
         cluster.run_until(lambda: copies() == replicas, f"{replicas} copies")  # noqa: B023
 
 
-@proves(several=True, topics=TopicScope.ONE, groups_span_nodes=True)
+@proves(ONE_SET_OF_TOPICS, GROUPS_SPAN_NODES, sizes=SEVERAL)
 @pytest.mark.requirement("RF-10:subscriptions")
 def test_a_named_subscription_goes_on_at_a_node_that_joined_later(cluster: Cluster) -> None:
     cluster.create_topic("t")
@@ -113,7 +119,7 @@ def test_a_named_subscription_goes_on_at_a_node_that_joined_later(cluster: Clust
     assert cluster.handle(cluster.member("billing", "t", at=new), 4) == VALUES[4:]
 
 
-@proves(several=True, groups_span_nodes=False)
+@proves(GROUPS_ARE_LOCAL)
 @pytest.mark.requirement("FL-10:bounded")
 def test_what_waits_for_an_absent_subscriber_is_bounded_by_the_retention_of_its_topic(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=4096)

@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import RostraError
-from rostra.fabric.api import AcksAll, Order, SplitBehaviour, Survives, TopicScope
 from tests.contract.clients import Producer, Subscription
 from tests.contract.facade import SHORT_TIMEOUT_MS, Cluster
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import (
+    ACKNOWLEDGED_BY_SEVERAL,
+    ACKNOWLEDGED_IS_DURABLE,
+    ONE_SET_OF_TOPICS,
+    ORDERS_PARTITIONS,
+    REFUSES_IN_A_SPLIT,
+    SEVERAL,
+    SINGLE,
+    SURVIVES_A_MINORITY,
+    SURVIVES_ONE_NODE,
+    proves,
+)
 
 FEW = [b"%d" % number for number in range(20)]
 
@@ -24,12 +34,12 @@ def assert_exactly_once(cluster: Cluster, producer: Producer, subscription: Subs
 # --- crashes ---
 
 
-@proves(survives=Survives.MINORITY)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-5:stored-once", "RF-32:majority")
 def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cluster) -> None:
     cluster.create_topic("t")
     owner = cluster.owner("t")
-    here, there = cluster.others(owner)
+    here, there, *_ = cluster.others(owner)
     producer, subscription = cluster.producer("t", at=here), cluster.subscribe("t", at=there)
     producer.send(*(b"%d-%d" % (0, at) for at in range(60)))
     cluster.run_until(lambda: len(producer.acked) > 0, "the first acknowledgement")
@@ -42,13 +52,34 @@ def test_each_record_is_delivered_once_across_the_crash_of_its_owner(cluster: Cl
     cluster.await_equal_copies("t", count=3)
 
 
-@proves(acks_all=AcksAll.MAJORITY)
+@proves(SURVIVES_A_MINORITY, ORDERS_PARTITIONS)
+@pytest.mark.requirement("RF-32:majority")
+def test_the_others_go_on_when_a_minority_of_the_copies_is_lost_at_once(cluster: Cluster) -> None:
+    cluster.create_topic("t", replicas=cluster.count)
+    owner = cluster.owner("t")
+    producer = cluster.producer("t", at=owner)
+    producer.send(*FEW[:10])
+    cluster.run_until(lambda: producer.settled, "the first records")
+    lost = [owner, cluster.others(owner)[0]]
+    cluster.crash(*lost)
+    here = cluster.running[0]
+    subscription = cluster.subscribe("t", at=here)
+    rest = cluster.producer("t", at=here)
+    rest.send(*FEW[10:])
+    cluster.run_until(lambda: rest.settled, "the others to go on")
+    cluster.run_until(lambda: len(subscription.records) >= len(FEW), "all records")
+    assert subscription.values == FEW and not rest.failed
+    cluster.restart(*lost)
+    cluster.await_equal_copies("t", count=cluster.count)
+
+
+@proves(ACKNOWLEDGED_BY_SEVERAL)
 @pytest.mark.requirement("RF-6:acknowledged", "RF-35:quorum")
 def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     cluster.publish("t", b"three")
     owner = cluster.owner("t")
-    one, other = cluster.others(owner)
+    one, other = cluster.holders("t", besides=owner)
     cluster.crash(one)
     cluster.publish("t", b"two", at=other)
     cluster.crash(other)
@@ -62,13 +93,13 @@ def test_an_acknowledgement_needs_a_majority_however_many_are_unreachable(cluste
     assert [value for value in cluster.read("t") if value != b"one"] == [b"three", b"two", b"two again"]
 
 
-@proves(acks_all=AcksAll.MAJORITY)
+@proves(ACKNOWLEDGED_IS_DURABLE, ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-14:power", "RF-34:fsynced")
 def test_records_acknowledged_by_a_majority_survive_a_power_cut_of_all(cluster: Cluster) -> None:
     survives_power_cut(cluster)
 
 
-@proves(alone=True)
+@proves(sizes=(SINGLE,))
 @pytest.mark.requirement("CM-14:power")
 def test_records_acknowledged_by_a_single_node_survive_its_power_cut(cluster: Cluster) -> None:
     survives_power_cut(cluster)
@@ -85,13 +116,13 @@ def survives_power_cut(cluster: Cluster) -> None:
         assert cluster.read("t", at=nodes[-1]) == FEW[: turn * 5 + 5]
 
 
-@proves(alone=True)
+@proves(sizes=(SINGLE,))
 @pytest.mark.requirement("CM-12:restarts", "CM-14:kill")
 def test_a_crashed_node_recovers_its_state(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
 
 
-@proves(several=True, topics=TopicScope.ONE)
+@proves(ONE_SET_OF_TOPICS, sizes=SEVERAL)
 @pytest.mark.requirement("CM-12:restarts")
 def test_a_data_directory_restarts_a_node_as_the_same_member(cluster: Cluster) -> None:
     restarts_as_it_was(cluster)
@@ -114,12 +145,12 @@ def restarts_as_it_was(cluster: Cluster) -> None:
 # --- pauses ---
 
 
-@proves(survives=Survives.MINORITY)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS)
 @pytest.mark.requirement("RF-33:terms")
 def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_duplicated(cluster: Cluster) -> None:
     cluster.create_topic("t")
     owner = cluster.owner("t")
-    here, there = cluster.others(owner)
+    here, there, *_ = cluster.others(owner)
     producer, subscription = cluster.producer("t", at=here), cluster.subscribe("t", at=there)
     producer.send(*(b"%d-%d" % (0, at) for at in range(40)))
     cluster.run_until(lambda: len(producer.acked) > 0, "the first acknowledgement")
@@ -136,14 +167,15 @@ def test_an_owner_that_was_paused_steps_down_and_nothing_is_lost_or_duplicated(c
 # --- splits ---
 
 
-@proves(split=SplitBehaviour.REFUSES)
+@proves(REFUSES_IN_A_SPLIT)
 @pytest.mark.requirement("RF-35:quorum", "RF-36")
 def test_the_side_without_a_majority_refuses_and_the_other_continues(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"before")
     owner = cluster.owner("t")
-    rest = cluster.others(owner)
-    cluster.partition([owner], rest)
+    cut_off = cluster.minority_with(owner, "t")
+    rest = cluster.others(*cut_off)
+    cluster.partition(cut_off, rest)
     with pytest.raises(RostraError):
         cluster.publish("t", b"minority", at=owner, timeout_ms=SHORT_TIMEOUT_MS)
     cluster.publish("t", b"majority", at=rest[0])
@@ -152,7 +184,7 @@ def test_the_side_without_a_majority_refuses_and_the_other_continues(cluster: Cl
         # The list of this side may be stale.
         cluster.topics(at=owner, timeout_ms=SHORT_TIMEOUT_MS)
     cluster.heal()
-    cluster.await_members(3)
+    cluster.await_members(cluster.count)
     cluster.await_equal_copies("t", count=3)
     for node in cluster.running:
         shown = cluster.read("t", at=node)
@@ -160,16 +192,17 @@ def test_the_side_without_a_majority_refuses_and_the_other_continues(cluster: Cl
         assert sorted(cluster.topics(at=node)) == ["made-meanwhile", "t"]
 
 
-@proves(split=SplitBehaviour.REFUSES)
+@proves(REFUSES_IN_A_SPLIT)
 @pytest.mark.requirement("CM-4:shown-when-safe", "RF-6:majority")
 def test_records_an_isolated_owner_could_not_commit_are_not_delivered(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", b"before")
     owner = cluster.owner("t")
-    rest = cluster.others(owner)
+    cut_off = cluster.minority_with(owner, "t")
+    rest = cluster.others(*cut_off)
     subscription = cluster.subscribe("t", at=owner)
     cluster.run_until(lambda: subscription.values == [b"before"], "what is committed")
-    cluster.partition([owner], rest)
+    cluster.partition(cut_off, rest)
     with pytest.raises(RostraError):
         cluster.publish("t", b"minority", at=owner, timeout_ms=SHORT_TIMEOUT_MS)
     assert subscription.values == [b"before"]
@@ -181,18 +214,18 @@ def test_records_an_isolated_owner_could_not_commit_are_not_delivered(cluster: C
     assert subscription.values == final
 
 
-@proves(split=SplitBehaviour.REFUSES)
+@proves(REFUSES_IN_A_SPLIT)
 @pytest.mark.requirement("CM-5:stored-once", "RF-33:terms")
 def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
     cluster.create_topic("t")
     owner = cluster.owner("t")
-    here, there = cluster.others(owner)
+    here, there, *_ = cluster.others(owner)
     producer, subscription = cluster.producer("t", at=here), cluster.subscribe("t", at=there)
     stranded = cluster.producer("t", at=owner)
     producer.send(*(b"%d-%d" % (0, at) for at in range(40)))
     cluster.run_until(lambda: producer.settled, "the first records")
     producer.send(*(b"%d-%d" % (1, at) for at in range(40)))
-    cluster.partition([owner], [here, there])
+    cluster.partition([owner], cluster.others(owner))
     stranded.send(b"from the other side")
     producer.send(*(b"%d-%d" % (2, at) for at in range(40)))
     cluster.run_until(lambda: producer.settled, "the larger side to continue")
@@ -207,7 +240,7 @@ def test_each_record_is_delivered_once_across_a_split(cluster: Cluster) -> None:
     cluster.await_equal_copies("t", count=3)
 
 
-@proves(several=True)
+@proves(sizes=SEVERAL)
 @pytest.mark.requirement("RF-11")
 def test_every_member_reports_a_node_that_is_down(cluster: Cluster) -> None:
     gone = cluster.running[-1]
@@ -215,7 +248,7 @@ def test_every_member_reports_a_node_that_is_down(cluster: Cluster) -> None:
 
     def all_report(there: bool) -> bool:
         seen = [cluster.node_state(gone, at=node) for node in rest]
-        return all(state is not None and state.there is there for state in seen)
+        return all(state is not None and state.alive is there for state in seen)
 
     assert all_report(True)
     cluster.crash(gone)
@@ -231,12 +264,12 @@ def test_every_member_reports_a_node_that_is_down(cluster: Cluster) -> None:
 # --- catch-up ---
 
 
-@proves(several=True, order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS, sizes=SEVERAL)
 @pytest.mark.requirement("RF-30:log")
 def test_a_restarted_node_catches_up(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.publish("t", *FEW[:5])
-    away = cluster.others(cluster.owner("t"))[0]
+    away, needed = cluster.holders("t", besides=cluster.owner("t"))
     cluster.crash(away)
     rest = cluster.running
     cluster.publish("t", *FEW[5:], at=rest[0])
@@ -245,15 +278,15 @@ def test_a_restarted_node_catches_up(cluster: Cluster) -> None:
     cluster.await_equal_copies("t", count=3)
     assert sorted(cluster.topics(at=away)) == ["later", "t"]
     # Now its replica is needed for a majority.
-    cluster.crash(rest[0])
+    cluster.crash(needed)
     assert cluster.read("t", at=away) == FEW
 
 
-@proves(several=True, order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS, sizes=SEVERAL)
 def test_a_node_down_longer_than_retention_catches_up_from_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=8_000, segment_bytes=1 << 12)
     cluster.publish("t", b"first")
-    away = cluster.others(cluster.owner("t"))[0]
+    away, _ = cluster.holders("t", besides=cluster.owner("t"))
     cluster.await_equal_copies("t", count=3)
     cluster.crash(away)
     here = cluster.running[0]

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import GroupBusy, UnknownGroup
-from rostra.fabric.api import Order, SplitBehaviour, Survives
 from rostra.wire.groups import DeleteGroup, DescribeGroup, GroupDescribed, Position, ResetGroup
 from rostra.wire.messages import Agreed
 from tests.contract.facade import Cluster
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import (
+    GROUPS_SPAN_NODES,
+    ORDERS_PARTITIONS,
+    REFUSES_IN_A_SPLIT,
+    SURVIVES_ONE_NODE,
+    proves,
+)
 from tests.contract.wire_members import NAME, MemberPool, coordinator_node, describe_group, request_coordinator
 
 PARTITIONS = 5
@@ -23,7 +28,7 @@ DELIVERY_MS = 300
 
 def pool_of(cluster: Cluster, partitions: int) -> MemberPool:
     """A pool of members that share so many partitions, of one topic where a topic may have several."""
-    if cluster.guarantees.order is Order.PARTITION:
+    if ORDERS_PARTITIONS.holds(cluster.guarantees):
         cluster.create_topic("orders", partitions)
         return MemberPool(cluster, "orders")
     for number in range(partitions):
@@ -50,7 +55,7 @@ def test_members_share_the_partitions_and_lose_nothing_as_they_join_and_leave(cl
     pool.await_progress()
 
 
-@proves(survives=Survives.MINORITY, groups_span_nodes=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, GROUPS_SPAN_NODES)
 @pytest.mark.requirement("CM-8:kept")
 def test_a_crash_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
@@ -69,7 +74,7 @@ def test_a_crash_of_the_coordinator_or_a_member_at_any_moment_loses_nothing(clus
         pool.await_progress()
 
 
-@proves(split=SplitBehaviour.REFUSES, groups_span_nodes=True)
+@proves(REFUSES_IN_A_SPLIT, GROUPS_SPAN_NODES)
 def test_an_isolated_or_paused_coordinator_commits_no_position_that_is_lost(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
     pool.join()
@@ -89,7 +94,7 @@ def test_an_isolated_or_paused_coordinator_commits_no_position_that_is_lost(clus
     pool.await_progress()
 
 
-@proves(survives=Survives.MINORITY, groups_span_nodes=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, GROUPS_SPAN_NODES)
 @pytest.mark.requirement("CM-8:kept")
 def test_a_group_is_unchanged_after_a_failover(cluster: Cluster) -> None:
     pool = pool_of(cluster, PARTITIONS)
@@ -151,7 +156,7 @@ def coordinator_partition(cluster: Cluster) -> int:
     return max(busy, key=lambda one: one.commit).partition
 
 
-@proves(survives=Survives.MINORITY, groups_span_nodes=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, GROUPS_SPAN_NODES)
 def test_an_expired_member_is_fenced_at_every_coordinator(cluster: Cluster) -> None:
     pool = pool_of(cluster, 2)
     sleeper = pool.join()

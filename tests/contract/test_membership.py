@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import TopicExists, UnknownTopic
-from rostra.fabric.api import Order, TopicScope
 from tests.contract.facade import Cluster
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import ONE_SET_OF_TOPICS, ORDERS_PARTITIONS, SEVERAL, proves
 
 FEW = [b"%d" % number for number in range(20)]
 
 
-@proves(topics=TopicScope.ONE)
+@proves(ONE_SET_OF_TOPICS)
 @pytest.mark.requirement("RF-5:topics", "RF-36")
 def test_an_acknowledged_create_or_delete_is_visible_at_all_nodes(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -31,7 +30,7 @@ def test_an_acknowledged_create_or_delete_is_visible_at_all_nodes(cluster: Clust
         cluster.delete_topic("t0", at=nodes[-1])
 
 
-@proves(several=True, order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS, sizes=SEVERAL)
 @pytest.mark.requirement("RF-37")
 def test_partitions_are_spread_over_owners(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -46,7 +45,7 @@ def test_partitions_are_spread_over_owners(cluster: Cluster) -> None:
     assert len({cluster.owner(f"t{node}") for node in nodes}) > 1
 
 
-@proves(several=True, topics=TopicScope.ONE)
+@proves(ONE_SET_OF_TOPICS, sizes=SEVERAL)
 @pytest.mark.requirement("RF-10:joins", "RF-12")
 def test_a_node_that_joins_has_all_topics_and_publishes_reach_earlier_subscribers(
     cluster: Cluster,
@@ -64,18 +63,19 @@ def test_a_node_that_joins_has_all_topics_and_publishes_reach_earlier_subscriber
     cluster.await_members(len(nodes) + 1)
 
 
-@proves(several=True, order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS, sizes=SEVERAL)
 @pytest.mark.requirement("CM-27:decommission", "RF-33:membership")
 def test_a_member_is_removed_when_others_have_its_replicas(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     for partition in range(2):
         cluster.publish("t", *FEW, partition=partition)
+    count = cluster.count
     new = cluster.join()
-    cluster.await_members(4)
+    cluster.await_members(count + 1)
     leaver = cluster.owner("t")
     cluster.leave(leaver)
     rest = cluster.running
-    cluster.await_members(3)
+    cluster.await_members(count)
     for partition in range(2):
         cluster.await_equal_copies("t", partition, count=3)
     # Two of three replicas continue without the third: the new one counts.

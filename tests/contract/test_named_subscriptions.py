@@ -6,10 +6,9 @@ import pytest
 
 from rostra.client.core.groups.assigned_partition import GroupRecord
 from rostra.client.core.options import Offset
-from rostra.fabric.api import Order, Survives
 from tests.contract.facade import Cluster
 from tests.contract.group_members import GroupMember
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import GROUPS_SPAN_NODES, ORDERS_ORIGINS, ORDERS_PARTITIONS, SURVIVES_ONE_NODE, proves
 
 SLOW_LEASE_MS = 3_000
 
@@ -20,7 +19,7 @@ def numbers(start: int, end: int) -> list[bytes]:
 
 def in_order(cluster: Cluster, values: list[bytes | None]) -> list[bytes | None]:
     """The values in publish order; sorted where records of several nodes have no order."""
-    return sorted(values, key=lambda value: int(value or 0)) if cluster.guarantees.order is Order.ORIGIN else values
+    return sorted(values, key=lambda value: int(value or 0)) if ORDERS_ORIGINS.holds(cluster.guarantees) else values
 
 
 @proves()
@@ -47,7 +46,7 @@ def test_a_named_subscriber_that_returns_gets_all_it_missed_in_order_and_once(cl
     assert cluster.handle(last, 1) == [b"last"]
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-8:shared")
 def test_members_share_the_partitions_and_each_record_is_handled_by_one(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=4)
@@ -159,7 +158,7 @@ def test_a_reset_group_continues_at_the_new_position_and_reports_its_lag(cluster
         cluster.leave_group(again)
 
 
-@proves(survives=Survives.MINORITY, groups_span_nodes=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, GROUPS_SPAN_NODES)
 @pytest.mark.requirement("RF-5:subscriptions", "RF-31:replicated")
 def test_members_fail_over_to_another_coordinator_and_keep_their_positions(cluster: Cluster) -> None:
     cluster.create_topic("t")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.fabric.api import Order, TopicScope
 from tests.contract.facade import Cluster, Node
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import ORDERS_ORIGINS, SEVERAL, TOPICS_OF_EACH_NODE, proves
 
 
 def first_at(cluster: Cluster, node: Node, topic: str = "t") -> int:
@@ -14,7 +13,7 @@ def first_at(cluster: Cluster, node: Node, topic: str = "t") -> int:
     return max((part.first for part in cluster.describe(topic, at=node).partitions), default=0)
 
 
-@proves(order=Order.ORIGIN)
+@proves(ORDERS_ORIGINS)
 @pytest.mark.requirement("CM-1:gaps", "CM-3:retention-size")
 def test_every_node_applies_retention_without_effect_on_producers(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
@@ -37,11 +36,11 @@ def test_every_node_applies_retention_without_effect_on_producers(cluster: Clust
         assert late.values == producer.sent[-len(late.values) :], "what is left is the end of it, whole"
 
 
-@proves(several=True, topics=TopicScope.EACH)
+@proves(TOPICS_OF_EACH_NODE, sizes=SEVERAL)
 @pytest.mark.requirement("CM-3:retention-size", "FL-4:topics")
 def test_settings_altered_at_one_node_apply_there_only(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096)
-    here, there, _ = cluster.running
+    here, there, *_ = cluster.running
     cluster.alter_topic("t", at=here, retention_bytes=1)
     assert cluster.settings("t", at=here).retention_bytes == 1
     assert cluster.settings("t", at=there).retention_bytes == 0
@@ -59,7 +58,7 @@ def test_settings_altered_at_one_node_apply_there_only(cluster: Cluster) -> None
     assert everything.values == values
 
 
-@proves(order=Order.ORIGIN)
+@proves(ORDERS_ORIGINS)
 @pytest.mark.requirement("CM-1:gaps", "CM-3:compaction")
 def test_of_a_compacted_topic_every_node_keeps_the_latest_record_of_each_key(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096, compaction=True)

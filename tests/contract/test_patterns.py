@@ -7,10 +7,16 @@ import pytest
 from rostra.client.core.events import TopicGone
 from rostra.client.core.options import Time
 from rostra.errors import RostraError
-from rostra.fabric.api import Order, SplitBehaviour, Survives, TopicScope
 from tests.contract.clients import Subscription
 from tests.contract.facade import SHORT_TIMEOUT_MS, Cluster
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import (
+    ONE_SET_OF_TOPICS,
+    ORDERS_PARTITIONS,
+    REFUSES_IN_A_SPLIT,
+    SINGLE,
+    SURVIVES_ONE_NODE,
+    proves,
+)
 
 
 def await_all(cluster: Cluster, subscription: Subscription, expected: set[bytes], what: str) -> None:
@@ -20,7 +26,7 @@ def await_all(cluster: Cluster, subscription: Subscription, expected: set[bytes]
     assert set(subscription.values) == expected
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-6:patterns")
 def test_a_record_is_delivered_once_however_many_patterns_match_its_topic(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -44,7 +50,7 @@ def test_a_record_is_delivered_once_however_many_patterns_match_its_topic(cluste
         await_all(cluster, subscription, expected, "what the patterns match")
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-6:new-topics")
 def test_a_topic_created_later_is_delivered_from_its_first_record_at_every_node(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -80,7 +86,7 @@ def test_after_an_acknowledged_unsubscribe_no_pattern_delivers_anything(cluster:
     assert [subscription.values for subscription in leaving] == [[b"before"]] * len(nodes)
 
 
-@proves(topics=TopicScope.ONE)
+@proves(ONE_SET_OF_TOPICS)
 def test_a_deleted_topic_leaves_a_pattern_and_a_recreated_one_joins_it(cluster: Cluster) -> None:
     nodes = cluster.running
     first = cluster.create_topic("a/one")
@@ -100,7 +106,7 @@ def test_a_deleted_topic_leaves_a_pattern_and_a_recreated_one_joins_it(cluster: 
         assert subscription.ended is None
 
 
-@proves(survives=Survives.MINORITY)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-6:new-topics")
 def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -109,7 +115,7 @@ def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster)
     for turn, node in enumerate(nodes[:2]):
         cluster.create_topic(f"a/{turn}/before", at=node)
         cluster.crash(node)
-        (one, other) = cluster.others(node)
+        one, other, *_ = cluster.others(node)
         for topic in (f"a/{turn}/before", f"a/{turn}/meanwhile"):
             if topic.endswith("meanwhile"):
                 cluster.create_topic(topic, at=one)
@@ -120,7 +126,7 @@ def test_no_topic_is_missed_when_the_node_that_watches_crashes(cluster: Cluster)
         await_all(cluster, subscription, expected, "all topics in spite of crashes")
 
 
-@proves(alone=True)
+@proves(sizes=(SINGLE,))
 @pytest.mark.requirement("CM-6:new-topics")
 def test_a_pattern_subscription_continues_after_a_restart_of_the_node(cluster: Cluster) -> None:
     cluster.create_topic("a/one")
@@ -133,31 +139,33 @@ def test_a_pattern_subscription_continues_after_a_restart_of_the_node(cluster: C
     await_all(cluster, subscription, {b"1", b"2"}, "both topics")
 
 
-@proves(split=SplitBehaviour.REFUSES)
+@proves(REFUSES_IN_A_SPLIT)
 @pytest.mark.requirement("CM-6:new-topics")
 def test_no_topic_created_during_a_split_is_missed(cluster: Cluster) -> None:
-    alone, one, other = cluster.running
+    alone, *rest = cluster.running
+    one, other, *_ = rest
     subscription = cluster.subscribe("a/#", at=alone, start="latest")
-    cluster.partition([alone], [one, other])
+    cluster.partition([alone], rest)
     cluster.create_topic("a/one", at=one)
     cluster.publish("a/one", b"1", at=other)
     cluster.heal()
     await_all(cluster, subscription, {b"1"}, "the topic that was made behind its back")
 
 
-@proves(split=SplitBehaviour.REFUSES)
+@proves(REFUSES_IN_A_SPLIT)
 def test_a_lagging_isolated_node_does_not_report_a_topic_as_deleted(cluster: Cluster) -> None:
-    behind, one, other = cluster.running
+    behind, *rest = cluster.running
+    one, other, *_ = rest
     subscription = cluster.subscribe("a/#", at=one)
-    cluster.partition([behind], [one, other])
+    cluster.partition([behind], rest)
     cluster.create_topic("a/one", at=one)
     cluster.publish("a/one", b"1", at=other)
     await_all(cluster, subscription, {b"1"}, "the topic that one node does not know")
-    cluster.crash(one, other)
+    cluster.crash(*rest)
     cluster.heal()
     with pytest.raises(RostraError):
         cluster.topics(at=behind, timeout_ms=SHORT_TIMEOUT_MS)
-    cluster.restart(one, other)
+    cluster.restart(*rest)
     cluster.publish("a/one", b"2", at=other)
     await_all(cluster, subscription, {b"1", b"2"}, "both records, each once")
     assert not [event for event in subscription.events if isinstance(event, TopicGone)]

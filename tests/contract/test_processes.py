@@ -184,4 +184,4 @@ def test_an_owner_stopped_for_seconds_resumes_with_the_same_log(tmp_path: Path) 
 
 
 def leads(node: ProcessNode) -> bool:
-    return node.metrics().value("rostra_group_role", topic="t", partition="0", role="leader") == 1
+    return node.metrics().value("rostra_partition_owner", topic="t", partition="0") == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rostra.client.core.options import Last
-from rostra.fabric.api import Order, Survives
 from rostra.model.batch import SUPPRESSED
 from rostra.model.decode import iterate
 from rostra.model.ids import Partition, PartitionIndex
@@ -13,7 +12,7 @@ from rostra.simulator.checkers.ownership import flaws_in
 from rostra.simulator.history import StoredRecord, stored_in
 from tests.contract.clients import Producer, Subscription
 from tests.contract.facade import Cluster, Node
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import ORDERS_PARTITIONS, OWNERSHIP_CAN_BE_CHOSEN, SURVIVES_ONE_NODE, proves
 
 SHORT_LEASE_MS = 400
 
@@ -45,10 +44,10 @@ def sorted_by_id(*producers: Producer) -> list[Producer]:
     return sorted(producers, key=lambda producer: producer.publisher)
 
 
-@proves(exclusive_ownership=True)
+@proves(OWNERSHIP_CAN_BE_CHOSEN)
 @pytest.mark.requirement("HR-12", "HR-13")
 def test_all_nodes_deliver_the_strongest_and_among_equals_the_lowest_id(cluster: Cluster) -> None:
-    cluster.create_topic("t", ownership="exclusive")
+    cluster.create_topic("t", ownership="exclusive", replicas=cluster.count)
     nodes = cluster.running
     seen = [cluster.subscribe("t", at=node) for node in nodes]
     weak = cluster.publisher("t", 1, at=nodes[0])
@@ -65,10 +64,10 @@ def test_all_nodes_deliver_the_strongest_and_among_equals_the_lowest_id(cluster:
     await_valid_log(cluster, "t", copies_of(cluster))
 
 
-@proves(exclusive_ownership=True)
+@proves(OWNERSHIP_CAN_BE_CHOSEN)
 @pytest.mark.requirement("HR-14:drops", "HR-14:lowers", "HR-15")
 def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_weakens(cluster: Cluster) -> None:
-    cluster.create_topic("t", ownership="exclusive")
+    cluster.create_topic("t", ownership="exclusive", replicas=cluster.count)
     nodes = cluster.running
     seen = cluster.subscribe("t", at=nodes[-1])
     one, other = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 4, at=nodes[-1])
@@ -89,10 +88,10 @@ def test_the_next_strongest_takes_over_when_the_strongest_leaves_or_weakens(clus
     await_valid_log(cluster, "t", copies_of(cluster))
 
 
-@proves(exclusive_ownership=True)
+@proves(OWNERSHIP_CAN_BE_CHOSEN)
 @pytest.mark.requirement("HR-8", "HR-14:dies")
 def test_a_silent_publisher_expires_at_all_nodes_and_its_records_stay(cluster: Cluster) -> None:
-    cluster.create_topic("t", ownership="exclusive")
+    cluster.create_topic("t", ownership="exclusive", replicas=cluster.count)
     nodes = cluster.running
     dying = cluster.publisher("t", 5, at=nodes[0], lease_ms=SHORT_LEASE_MS)
     cluster.publish_with(dying, b"before")
@@ -104,12 +103,12 @@ def test_a_silent_publisher_expires_at_all_nodes_and_its_records_stay(cluster: C
     await_valid_log(cluster, "t", copies_of(cluster))
 
 
-@proves(exclusive_ownership=True)
+@proves(OWNERSHIP_CAN_BE_CHOSEN)
 @pytest.mark.requirement("HR-7", "HR-9")
 def test_a_publisher_that_leaves_is_removed_and_a_deleted_topic_removes_all(cluster: Cluster) -> None:
     nodes = cluster.running
     for name in ("a", "b"):
-        cluster.create_topic(name, ownership="exclusive")
+        cluster.create_topic(name, ownership="exclusive", replicas=cluster.count)
     strong = {name: cluster.publisher(name, 5, at=nodes[0]) for name in ("a", "b")}
     weak = {name: cluster.publisher(name, 1, at=nodes[-1]) for name in ("a", "b")}
     cluster.leave_topic(strong["a"])
@@ -120,7 +119,7 @@ def test_a_publisher_that_leaves_is_removed_and_a_deleted_topic_removes_all(clus
     assert cluster.read("a", at=nodes[0]) == [b"weak"]
     assert cluster.read("b", at=nodes[0]) == []
     cluster.delete_topic("b", at=nodes[-1])
-    cluster.create_topic("b", at=nodes[0], ownership="exclusive")
+    cluster.create_topic("b", at=nodes[0], ownership="exclusive", replicas=cluster.count)
     cluster.owner("b")
     new_client = cluster.publisher("b", 0, at=nodes[-1])
     cluster.publish_with(new_client, b"new")
@@ -128,10 +127,10 @@ def test_a_publisher_that_leaves_is_removed_and_a_deleted_topic_removes_all(clus
     assert cluster.read("b", at=nodes[-1]) == [b"new"]
 
 
-@proves(exclusive_ownership=True)
+@proves(OWNERSHIP_CAN_BE_CHOSEN)
 @pytest.mark.requirement("HR-11", "HR-16")
 def test_history_is_the_newest_delivered_records_then_live_ones(cluster: Cluster) -> None:
-    cluster.create_topic("t", ownership="exclusive", history_depth=5)
+    cluster.create_topic("t", ownership="exclusive", replicas=cluster.count, history_depth=5)
     nodes = cluster.running
     one, other = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 4, at=nodes[-1])
     delivered: list[bytes] = []
@@ -156,10 +155,10 @@ def test_history_is_the_newest_delivered_records_then_live_ones(cluster: Cluster
     assert marked == [b"suppressed %d" % turn for turn in range(6)]
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("HR-17:shared")
 def test_a_topic_is_shared_by_default_and_delivers_all_publishers(cluster: Cluster) -> None:
-    cluster.create_topic("t")
+    cluster.create_topic("t", replicas=cluster.count)
     nodes = cluster.running
     strong, weak = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 1, at=nodes[-1])
     cluster.publish_with(weak, b"weak")
@@ -169,11 +168,11 @@ def test_a_topic_is_shared_by_default_and_delivers_all_publishers(cluster: Clust
     assert cluster.read("t", at=nodes[0]) == [b"weak", b"strong", b"unregistered"]
 
 
-@proves(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, OWNERSHIP_CAN_BE_CHOSEN)
 def test_publishers_are_unchanged_after_a_failover(cluster: Cluster) -> None:
-    cluster.create_topic("t", ownership="exclusive")
+    cluster.create_topic("t", ownership="exclusive", replicas=cluster.count)
     owner = cluster.owner("t")
-    here, there = cluster.others(owner)
+    here, there, *_ = cluster.others(owner)
     seen = cluster.subscribe("t", at=there)
     strong, weak = cluster.publisher("t", 5, at=here), cluster.publisher("t", 1, at=there)
     alive = {strong.publisher: 5, weak.publisher: 1}
@@ -190,14 +189,14 @@ def test_publishers_are_unchanged_after_a_failover(cluster: Cluster) -> None:
     cluster.publish_with(weak, b"stronger now")
     await_values(cluster, seen, [b"before", b"after", b"stronger now"])
     cluster.await_publishers("t", {weak.publisher: 1, strong.publisher: 0})
-    await_valid_log(cluster, "t", 3)
+    await_valid_log(cluster, "t", copies_of(cluster))
 
 
-@proves(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, OWNERSHIP_CAN_BE_CHOSEN)
 def test_an_idle_publisher_stays_registered_across_owners(cluster: Cluster) -> None:
-    cluster.create_topic("t", ownership="exclusive")
+    cluster.create_topic("t", ownership="exclusive", replicas=cluster.count)
     owner = cluster.owner("t")
-    here, there = cluster.others(owner)
+    here, there, *_ = cluster.others(owner)
     idle = cluster.publisher("t", 5, at=here, lease_ms=SHORT_LEASE_MS)
     for node in (there, owner):
         cluster.transfer("t", node)
@@ -205,11 +204,11 @@ def test_an_idle_publisher_stays_registered_across_owners(cluster: Cluster) -> N
         cluster.await_publishers("t", {idle.publisher: 5})
 
 
-@proves(several=True, survives=Survives.MINORITY, exclusive_ownership=True)
+@proves(SURVIVES_ONE_NODE, ORDERS_PARTITIONS, OWNERSHIP_CAN_BE_CHOSEN)
 def test_a_new_owner_takes_publishers_from_the_log(cluster: Cluster) -> None:
-    cluster.create_topic("t", ownership="exclusive")
+    cluster.create_topic("t", ownership="exclusive", replicas=cluster.count)
     owner = cluster.owner("t")
-    here, there = cluster.others(owner)
+    here, there, *_ = cluster.others(owner)
     strong, weak = cluster.publisher("t", 5, at=here), cluster.publisher("t", 1, at=there)
     cluster.publish_with(strong, b"before")
     strong.kill()
@@ -218,12 +217,12 @@ def test_a_new_owner_takes_publishers_from_the_log(cluster: Cluster) -> None:
     # It stays alive for another lease, although the new owner never got a message from it.
     cluster.publish_with(weak, b"after")
     assert cluster.read("t", at=there) == [b"before"]
-    await_valid_log(cluster, "t", 2)
+    await_valid_log(cluster, "t", copies_of(cluster))
 
 
-@proves(exclusive_ownership=True)
+@proves(OWNERSHIP_CAN_BE_CHOSEN)
 def test_publishers_survive_a_power_cut_of_all_and_retention(cluster: Cluster) -> None:
-    cluster.create_topic("t", ownership="exclusive", segment_bytes=4096, retention_bytes=1)
+    cluster.create_topic("t", ownership="exclusive", replicas=cluster.count, segment_bytes=4096, retention_bytes=1)
     nodes = cluster.running
     strong, weak = cluster.publisher("t", 5, at=nodes[0]), cluster.publisher("t", 1, at=nodes[-1])
     alive = {strong.publisher: 5, weak.publisher: 1}

@@ -5,14 +5,20 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import TopicDeleted, Unavailable
-from rostra.fabric.api import Delivers, Order, TopicScope
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Subscribe, Subscribed
 from tests.contract.facade import Cluster, Node, NodeReply
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import (
+    DELIVERED_BY_REPLICAS,
+    ONE_SET_OF_TOPICS,
+    ORDERS_PARTITIONS,
+    REDIRECTS_PUBLISHES,
+    SINGLE,
+    proves,
+)
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-7:order")
 def test_all_subscribers_see_one_order_per_partition_that_keeps_producer_order(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
@@ -72,7 +78,7 @@ def test_after_an_acknowledged_unsubscribe_no_later_publish_is_delivered(cluster
     assert [subscription.values for subscription in leaving] == [[b"before"]] * len(nodes)
 
 
-@proves(topics=TopicScope.ONE)
+@proves(ONE_SET_OF_TOPICS)
 @pytest.mark.requirement("CM-9:deleted")
 def test_a_deleted_topic_ends_its_subscriptions_and_its_name_is_free_for_another(cluster: Cluster) -> None:
     first = cluster.create_topic("t")
@@ -103,15 +109,15 @@ def settled_answer(
     return answers[-1]
 
 
-@proves(several=True, delivers=Delivers.REPLICA)
+@proves(DELIVERED_BY_REPLICAS)
 def test_every_replica_serves_subscriptions(cluster: Cluster) -> None:
-    topic = cluster.create_topic("t")
+    topic = cluster.create_topic("t", replicas=cluster.count)
     for node in cluster.running:
         answer = settled_answer(cluster, node, Subscribe(1, 1, topic.topic, 0, "earliest", 0, 1 << 20))
         assert isinstance(answer, Subscribed), (node, answer)
 
 
-@proves(forwards_publishes=False)
+@proves(REDIRECTS_PUBLISHES)
 def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     owner = cluster.owner("t")
@@ -124,9 +130,9 @@ def test_only_the_owner_takes_records_and_the_others_name_it(cluster: Cluster) -
     assert cluster.read("t", at=owner) == [b"x"]
 
 
-@proves(alone=True, order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS, sizes=(SINGLE,))
 def test_a_single_node_is_a_complete_cluster(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=3)
     state = cluster.state()
-    assert [(node.address, node.there, node.owns) for node in state.nodes] == [(cluster.address(0), True, 3)]
+    assert [(node.address, node.alive, node.owns) for node in state.nodes] == [(cluster.address(0), True, 3)]
     assert {placed.owner for placed in state.partitions} == {state.nodes[0].node}

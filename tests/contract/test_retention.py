@@ -6,11 +6,10 @@ import pytest
 
 from rostra.client.core.options import Offset
 from rostra.errors import InvalidSetting, Moved, OffsetOutOfRange, Unavailable
-from rostra.fabric.api import Order, TopicScope
 from rostra.model.encode import encode
 from rostra.wire.messages import Failed, Publish, Published
 from tests.contract.facade import Cluster, NodeReply
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import ONE_SET_OF_TOPICS, ORDERS_PARTITIONS, proves
 
 PRODUCER = 99
 
@@ -46,7 +45,7 @@ def repeated(cluster: Cluster, topic: int, sequence: int) -> NodeReply:
     return answers[-1]
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-5:stored-once")
 def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluster: Cluster) -> None:
     topic = cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
@@ -66,7 +65,7 @@ def test_retention_of_all_but_the_last_segment_loses_no_producer_sequence(cluste
     assert not producer.failed and not producer.warnings, "its client does not notice"
 
 
-@proves(topics=TopicScope.ONE)
+@proves(ONE_SET_OF_TOPICS)
 @pytest.mark.requirement("CM-3:retention-size")
 def test_altered_settings_are_visible_at_all_nodes_and_apply_to_stored_records(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2, segment_bytes=4096)
@@ -82,7 +81,7 @@ def test_altered_settings_are_visible_at_all_nodes_and_apply_to_stored_records(c
     cluster.publish("t", b"last", at=nodes[0], partition=0)
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-1:gaps", "CM-3:compaction")
 def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(cluster: Cluster) -> None:
     cluster.create_topic("t", segment_bytes=4096, compaction=True)
@@ -115,10 +114,10 @@ def test_of_a_compacted_topic_the_latest_record_of_each_key_stays_at_its_offset(
     node = cluster.running[0]
     table = {record.offset: record.value for record in cluster.read_from("t", at=node)}
     assert all(table[offset] == value for offset, value in places.values())
-    cluster.await_equal_copies("t", count=cluster.count)
+    cluster.await_equal_copies("t", count=cluster.copies_by_default)
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-1:gaps")
 def test_a_start_below_the_log_start_is_refused_with_the_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
@@ -130,7 +129,7 @@ def test_a_start_below_the_log_start_is_refused_with_the_log_start(cluster: Clus
     assert 10 < refused.value.first <= first_of(cluster, "t")
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 def test_a_slow_reader_may_continue_at_the_log_start(cluster: Cluster) -> None:
     cluster.create_topic("t", retention_bytes=1, segment_bytes=4096)
     fill(cluster, "t", beyond=10)

@@ -10,7 +10,7 @@ from rostra.errors import SinkInUse, SinkOutOfOrder, StagingLost, UnsupportedByF
 from rostra.model.encode import encode
 from rostra.wire.sinks import StagedPart
 from tests.contract.facade import Cluster
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import SURVIVES_ONE_NODE, WRITES_AT_LEAST_ONCE, WRITES_EXACTLY_ONCE, proves
 
 NOW_US = 1_700_000_000_000_000
 
@@ -29,7 +29,7 @@ def visible(cluster: Cluster, topic: str = "t") -> list[bytes | None]:
     return sorted(cluster.read(topic, at=cluster.running[0]), key=lambda value: value or b"")
 
 
-@proves(exactly_once_sink=True)
+@proves(WRITES_EXACTLY_ONCE)
 def test_what_is_staged_becomes_visible_with_its_commit_and_once(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     parts = staged(cluster, 0, b"a", b"b", b"c")
@@ -41,7 +41,7 @@ def test_what_is_staged_becomes_visible_with_its_commit_and_once(cluster: Cluste
     assert visible(cluster) == [b"a", b"b", b"c", b"published"]
 
 
-@proves(exactly_once_sink=True)
+@proves(WRITES_EXACTLY_ONCE)
 def test_a_repeated_commit_with_other_parts_publishes_nothing(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     cluster.commit_sink("query", 7, staged(cluster, 7, b"first"))
@@ -53,7 +53,7 @@ def test_a_repeated_commit_with_other_parts_publishes_nothing(cluster: Cluster) 
     assert visible(cluster) == [b"first", b"next"]
 
 
-@proves(exactly_once_sink=True)
+@proves(WRITES_EXACTLY_ONCE)
 def test_a_batch_that_does_not_follow_the_last_decision_is_refused(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.commit_sink("query", 3, staged(cluster, 3, b"first"))
@@ -62,7 +62,7 @@ def test_a_batch_that_does_not_follow_the_last_decision_is_refused(cluster: Clus
     assert visible(cluster) == [b"first"]
 
 
-@proves(exactly_once_sink=True)
+@proves(WRITES_EXACTLY_ONCE)
 def test_a_driver_that_writes_a_decided_batch_again_goes_on(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     cluster.commit_sink("query", 0, staged(cluster, 0, b"a", b"b"))
@@ -71,7 +71,7 @@ def test_a_driver_that_writes_a_decided_batch_again_goes_on(cluster: Cluster) ->
     assert visible(cluster) == [b"a", b"b", b"c"]
 
 
-@proves(exactly_once_sink=True)
+@proves(WRITES_EXACTLY_ONCE)
 def test_a_missing_part_refuses_the_whole_batch(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     parts = staged(cluster, 0, b"there", b"aborted")
@@ -83,7 +83,7 @@ def test_a_missing_part_refuses_the_whole_batch(cluster: Cluster) -> None:
     assert visible(cluster) == [b"anew"]
 
 
-@proves(exactly_once_sink=True)
+@proves(WRITES_EXACTLY_ONCE)
 def test_an_abort_after_the_commit_undoes_nothing(cluster: Cluster) -> None:
     cluster.create_topic("t")
     parts = staged(cluster, 0, b"kept")
@@ -92,7 +92,7 @@ def test_an_abort_after_the_commit_undoes_nothing(cluster: Cluster) -> None:
     assert visible(cluster) == [b"kept"]
 
 
-@proves(exactly_once_sink=True)
+@proves(WRITES_EXACTLY_ONCE)
 def test_a_batch_staged_in_a_topic_that_was_created_again_is_refused(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.create_topic("other")
@@ -104,7 +104,7 @@ def test_a_batch_staged_in_a_topic_that_was_created_again_is_refused(cluster: Cl
     assert visible(cluster) == visible(cluster, "other") == []
 
 
-@proves(exactly_once_sink=True)
+@proves(WRITES_EXACTLY_ONCE)
 def test_another_writer_of_the_same_name_may_only_continue(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.commit_sink("query", 4, staged(cluster, 4, b"old checkpoint"), writer="one")
@@ -114,7 +114,7 @@ def test_another_writer_of_the_same_name_may_only_continue(cluster: Cluster) -> 
     assert visible(cluster) == [b"continued", b"old checkpoint"]
 
 
-@proves(exactly_once_sink=True, several=True)
+@proves(WRITES_EXACTLY_ONCE, SURVIVES_ONE_NODE)
 def test_staged_batches_and_decisions_survive_the_crash_of_any_owner(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=3)
     cluster.commit_sink("query", 0, staged(cluster, 0, b"a", b"b", b"c"))
@@ -130,7 +130,7 @@ def test_staged_batches_and_decisions_survive_the_crash_of_any_owner(cluster: Cl
     assert visible(cluster) == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
-@proves(exactly_once_sink=True, several=True)
+@proves(WRITES_EXACTLY_ONCE, SURVIVES_ONE_NODE)
 def test_a_power_cut_loses_no_staged_batch_and_no_decision(cluster: Cluster) -> None:
     cluster.create_topic("t", partitions=2)
     cluster.commit_sink("query", 0, staged(cluster, 0, b"a", b"b"))
@@ -142,7 +142,7 @@ def test_a_power_cut_loses_no_staged_batch_and_no_decision(cluster: Cluster) -> 
     assert visible(cluster) == [b"a", b"b", b"c", b"d"]
 
 
-@proves(exactly_once_sink=False)
+@proves(WRITES_AT_LEAST_ONCE)
 def test_a_fabric_without_exactly_once_sinks_says_so(cluster: Cluster) -> None:
     cluster.create_topic("t")
     with pytest.raises(UnsupportedByFabric):

@@ -8,13 +8,12 @@ import pytest
 
 from rostra.client.core.effects import Ack, Result
 from rostra.errors import RostraError, TopicExists, UnknownTopic
-from rostra.fabric.api import Order, Survives, TopicScope
 from tests.contract.clients import CoreClient, Outcome
 from tests.contract.facade import Cluster
-from tests.contract.guarantees import proves
+from tests.contract.guarantees import ONE_SET_OF_TOPICS, ORDERS_PARTITIONS, SEVERAL, SURVIVES_ONE_NODE, proves
 
 
-@proves(topics=TopicScope.ONE)
+@proves(ONE_SET_OF_TOPICS)
 @pytest.mark.requirement("CM-3:life")
 def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> None:
     nodes = cluster.running
@@ -39,7 +38,7 @@ def test_every_node_lists_and_describes_the_same_topics(cluster: Cluster) -> Non
         assert cluster.topics(at=node) == {}
 
 
-@proves(several=True, topics=TopicScope.ONE, survives=Survives.MINORITY)
+@proves(ONE_SET_OF_TOPICS, SURVIVES_ONE_NODE, ORDERS_PARTITIONS)
 def test_a_lagging_node_deletes_the_topic_that_has_the_name_now(cluster: Cluster) -> None:
     """The topic it knows by that name may be deleted and recreated meanwhile."""
     cluster.create_topic("t")
@@ -53,12 +52,12 @@ def test_a_lagging_node_deletes_the_topic_that_has_the_name_now(cluster: Cluster
     assert cluster.topics(at=others[0]) == {}
 
 
-@proves(several=True, order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS, sizes=SEVERAL)
 def test_a_node_without_a_replica_describes_a_topic_as_its_owner_does(cluster: Cluster) -> None:
     cluster.create_topic("t")
     (ack,) = cluster.publish("t", b"one")
     new = cluster.join()
-    cluster.await_members(4)
+    cluster.await_members(cluster.count)
     for node in cluster.running:
         (state,) = cluster.describe("t", at=node).partitions
         assert state.commit > ack.offset, node
@@ -87,7 +86,7 @@ def publish_first(client: CoreClient, topic: str, outcome: Outcome) -> None:
     client.run_effects()
 
 
-@proves(order=Order.PARTITION)
+@proves(ORDERS_PARTITIONS)
 @pytest.mark.requirement("CM-1:gaps", "CM-1:partitions", "CM-3:partitions")
 def test_offsets_rise_and_gaps_hold_no_record(cluster: Cluster) -> None:
     """With segments so small that control records lie between the records."""

@@ -57,7 +57,7 @@ def test_status_has_a_row_for_every_partition_with_owner_term_commit_and_replica
         assert row["owner"] in members
         # One record, and one entry of each leader that was elected.
         assert row["commit"] == row["end"]
-        assert 2 <= int(str(row["end"])) <= 1 + int(str(row["term"]))
+        assert 2 <= int(str(row["end"])) <= 1 + int(str(row["epoch"]))
         replicas = row["replicas"]
         assert isinstance(replicas, list)
         assert {copy["node"] for copy in replicas} == members.keys()

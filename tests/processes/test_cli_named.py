@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import rostra.testing
 from rostra.cli.app import run
 from rostra.fabric.registry import FABRICS
 from rostra.testing.embedded import EmbeddedNode
-from tests.processes.command_line import Completed
+from tests.processes.command_line import Completed, wait_until
 
 Commands = Callable[..., Completed]
 
@@ -89,3 +90,9 @@ def test_a_user_is_created_subscribed_receives_records_and_is_deleted(cli: Comma
     assert cli("user", "unsubscribe", "alice", "news").code == 4
     assert cli("user", "destroy", "alice").code == 0
     assert cli("user", "receive", "alice").code == 4
+
+
+@pytest.mark.parametrize("command", [("topic", "list"), ("subscription", "lag", "missing")], ids=["ends", "fails"])
+def test_a_command_that_has_ended_waits_for_nothing(cli: Commands, command: tuple[str, ...]) -> None:
+    cli(*command)
+    wait_until(lambda: not any(isinstance(one, threading.Timer) for one in threading.enumerate()), "its timers to end")

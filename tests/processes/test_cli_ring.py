@@ -45,7 +45,7 @@ def test_ring_shows_every_broker_with_its_neighbours_view_and_backlog(
 
 
 @pytest.mark.requirement("FL-2:topics", "FL-3:list")
-def test_topics_are_those_of_one_broker_unless_all_are_asked(cli: CommandLine, ring: Cluster[EmbeddedNode]) -> None:
+def test_topic_list_shows_one_broker_and_with_all_every_broker(cli: CommandLine, ring: Cluster[EmbeddedNode]) -> None:
     for number, node in enumerate(ring):
         with node.client() as client:
             client.create_topic(f"of-{number}")

@@ -183,12 +183,12 @@ def test_a_node_that_restarts_at_another_address_is_found_there(three: Cluster[E
     await_same_commit(three, "t")
 
     def told() -> bool:
-        seen = [node.metrics().values("rostra_member_there", address=moved.address) for node in three]
+        seen = [node.metrics().values("rostra_member_up", address=moved.address) for node in three]
         return seen == [[1.0]] * 3
 
     three.wait_until(told, "everybody to know the new address")
     assert moved.address != old
-    assert owner.metrics().values("rostra_member_there", address=old) == []
+    assert owner.metrics().values("rostra_member_up", address=old) == []
 
 
 @pytest.mark.requirement("RF-11")
@@ -197,12 +197,12 @@ def test_a_member_that_does_not_answer_is_down_for_every_other(three: Cluster[Em
     silent.pause()
     others = [node for node in three if node is not silent]
     three.wait_until(
-        lambda: all(node.metrics().value("rostra_members_away") == 1 for node in others), "it to be missed"
+        lambda: all(node.metrics().value("rostra_members_down") == 1 for node in others), "it to be missed"
     )
     silent.resume()
     three.await_members()
     three.wait_until(
-        lambda: all(node.metrics().value("rostra_members_away") == 0 for node in others), "none to be missed"
+        lambda: all(node.metrics().value("rostra_members_down") == 0 for node in others), "none to be missed"
     )
 
 
@@ -217,7 +217,7 @@ def test_a_paused_owner_is_replaced_and_its_log_does_not_diverge_when_resumed(th
     leading: list[EmbeddedNode] = []
 
     def replaced() -> bool:
-        leading[:] = [node for node in others if node.metrics().value("rostra_group_role", topic="t", role="leader")]
+        leading[:] = [node for node in others if node.metrics().value("rostra_partition_owner", topic="t")]
         return bool(leading)
 
     three.wait_until(replaced, "another owner")

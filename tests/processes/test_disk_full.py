@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,9 +78,7 @@ def test_a_full_node_says_so_starts_again_serves_reads_and_lets_retention_be_sho
         altered = cli.run("topic", "alter", "t", "--retention-bytes", "2MiB")
         assert (altered.code, altered.err) == (0, "")
         wait_until(lambda: get(node, "/ready")[0] == 200, "retention to free space")
-        began = time.monotonic()
         assert cli.run("pub", "t", "again").code == 0
-        assert time.monotonic() - began < 30
         wait_until(lambda: any(line.event == "disk has space again" for line in node.log_lines()), "the log line")
     finally:
         node.sigkill()

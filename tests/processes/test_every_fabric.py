@@ -36,9 +36,7 @@ def test_a_record_comes_out_as_it_went_in_at_every_level_of_acknowledgement(fabr
 def test_one_command_starts_a_node_and_one_with_join_adds_another_with_metrics_and_logs(
     fabric: str, tmp_path: Path
 ) -> None:
-    with rostra.testing.process_cluster(
-        2, directory=tmp_path, fsync="never", arguments=("--fabric", fabric)
-    ) as cluster:
+    with rostra.testing.process_cluster(2, directory=tmp_path, fsync="never", fabric=fabric) as cluster:
         cluster.await_members(2)
         with cluster[0].client() as client:
             client.publish("t", b"x")
@@ -56,7 +54,7 @@ def test_one_command_starts_a_node_and_one_with_join_adds_another_with_metrics_a
 def test_a_graceful_stop_in_mid_stream_finishes_what_is_in_flight(fabric: str) -> None:
     values = [b"%d" % number for number in range(10_000)]
     with (
-        rostra.testing.process_node(arguments=("--fabric", fabric)) as node,
+        rostra.testing.process_node(fabric=fabric) as node,
         blocking.connect(node.address, delivery_timeout_ms=60_000) as client,
         client.producer("t") as producer,
     ):
@@ -75,7 +73,7 @@ def test_a_graceful_stop_in_mid_stream_finishes_what_is_in_flight(fabric: str) -
 def test_kill_9_in_mid_stream_loses_and_doubles_nothing(fabric: str) -> None:
     sent: list[bytes] = []
     with (
-        rostra.testing.process_node(arguments=("--fabric", fabric)) as node,
+        rostra.testing.process_node(fabric=fabric) as node,
         blocking.connect(node.address, delivery_timeout_ms=60_000) as client,
     ):
         with client.producer("t") as producer:

@@ -54,7 +54,7 @@ def test_a_node_restarts_with_its_data_directory_alone(three: Cluster[ProcessNod
 def test_every_node_of_a_cluster_has_metrics_and_structured_logs(three: Cluster[ProcessNode]) -> None:
     three.await_members(3)
     for node in three:
-        assert len(node.metrics().values("rostra_member_there")) == 3
+        assert len(node.metrics().values("rostra_member_up")) == 3
         assert node.metrics().values("rostra_group_commit_offset", topic="_metadata")
         listening = [line for line in node.log_lines() if line.event == "listening"]
         assert listening[-1].about["address"] == node.address

@@ -56,6 +56,11 @@ class PeersUnderTest:
         )
         self.ends = [RecordingPeer(node) for node in NODES]
         self.peer_network.add(self.ends)
+        for one in self.ends:
+            for other in self.ends:
+                if one is not other:
+                    self.peer_network.connect(one, other.id, other.peer_address)
+        self.wait()
         self.peer_network.fault_free = False
 
     def send(self, count: int = 1, first: int = 1) -> None:
@@ -163,6 +168,45 @@ def test_messages_in_flight_to_a_crashed_process_never_arrive_on_a_stream() -> N
     nodes.wait()
     assert nodes.ends[1].received == []
     assert all(end.lost == [NODES[1]] for end in nodes.ends if end is not nodes.ends[1])
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_what_is_sent_before_the_link_is_up_is_dropped(streams: bool) -> None:
+    nodes = PeersUnderTest(streams=streams)
+    nodes.peer_network.disconnect(nodes.ends[0], NODES[1])
+    nodes.send(first=1)
+    nodes.peer_network.connect(nodes.ends[0], NODES[1], nodes.ends[1].peer_address)
+    nodes.send(first=2)
+    nodes.wait()
+    nodes.send(first=3)
+    nodes.wait()
+    assert nodes.ends[1].boots() == [3]
+
+
+def test_a_link_to_a_process_that_ended_is_dialled_again() -> None:
+    nodes = PeersUnderTest(streams=True)
+    nodes.ends[1].incarnation += 1
+    nodes.ends[1].up = False
+    nodes.peer_network.node_ended(NODES[1], silently=False)
+    nodes.wait()
+    nodes.send(first=1)
+    nodes.ends[1].up = True
+    nodes.wait()
+    nodes.send(first=2)
+    nodes.wait()
+    assert nodes.ends[1].boots() == [2]
+
+
+def test_the_process_after_a_power_cut_resets_the_links_to_the_one_before() -> None:
+    nodes = PeersUnderTest(streams=True)
+    nodes.ends[1].incarnation += 1
+    nodes.peer_network.node_ended(NODES[1], silently=True)
+    nodes.send(first=1)
+    nodes.wait()
+    assert (nodes.ends[0].lost, nodes.ends[1].boots()) == ([NODES[1]], [])
+    nodes.send(first=2)
+    nodes.wait()
+    assert nodes.ends[1].boots() == [2]
 
 
 def test_a_power_cut_is_not_reported_to_peers() -> None:

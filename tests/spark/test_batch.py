@@ -174,3 +174,26 @@ def test_offsets_that_retention_removed_are_missed_aloud(spark: SparkSession, ha
     found = values(read(spark, hasty_node.address, failOnDataLoss="false", **asked))
     assert found == list(range(found[0], last + 1))
     assert found[0] > 0
+
+
+def test_records_with_headers_are_found_by_a_filter(spark: SparkSession, rostra_node: EmbeddedNode) -> None:
+    with rostra_node.client() as client:
+        client.create_topic("orders")
+        client.publish("orders", b"1", headers=[("h", b"1")])
+        client.publish("orders", b"2")
+    assert values(read(spark, rostra_node.address, subscribe="orders").filter("headers is not null")) == [1]
+
+
+@pytest.mark.requirement("PL-1:columns")
+def test_a_declared_schema_chooses_columns_and_is_refused_where_it_differs(
+    spark: SparkSession, rostra_node: EmbeddedNode
+) -> None:
+    with rostra_node.client() as client:
+        client.create_topic("orders")
+        fill(client, "orders", 3)
+    reader = spark.read.format("rostra").options(nodes=rostra_node.address, subscribe="orders")
+    found = reader.schema("offset bigint, value binary").load()
+    assert found.columns == ["offset", "value"] and values(found) == [0, 1, 2]
+    for schema, told in (("value string", "column value is binary, not string"), ("price int", "no column price")):
+        with pytest.raises(Exception, match=told):
+            reader.schema(schema).load().collect()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import threading
 import time
-from collections import Counter
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
@@ -22,10 +17,12 @@ from rich.console import Console
 import rostra.testing
 from rostra import blocking
 from rostra.cli.app import run
+from rostra.cli.exit_codes import ExitCode
 from rostra.demo.run import run as demo
-from rostra.testing.clusters import Cluster
-from rostra.testing.process import ProcessNode
+from rostra.errors import InvalidSetting
+from rostra.spark.pipelines.archive import archive_topics
 from tests.processes.command_line import COMMAND, environment, wait_until
+from tests.spark.topics import STAMP_US
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,85 +59,6 @@ def ends(*arguments: str) -> int:
     return run(["pipeline", *arguments])
 
 
-def kill(running: subprocess.Popen[bytes]) -> None:
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
-
-
-def lake_rows(lake: Path) -> Counter[bytes]:
-    """As a reader sees it that knows nothing of Spark."""
-    if not list(lake.glob("topic=*/date=*/*.parquet")):
-        return Counter()
-    return Counter(ds.dataset(lake, format="parquet").to_table(["value"])["value"].to_pylist())
-
-
-def _more_than(lake: Path, records: int, running: subprocess.Popen[bytes]) -> bool:
-    assert running.poll() is None, (lake.parent / "pipeline.log").read_text()[-2000:]
-    return sum(lake_rows(lake).values()) > records
-
-
-class Publisher(threading.Thread):
-    """Publishes until it is told to stop, and knows what was acknowledged."""
-
-    def __init__(self, addresses: list[str], topic: str) -> None:
-        super().__init__(daemon=True)
-        self._addresses = addresses
-        self._topic = topic
-        self.over = threading.Event()
-        self.acknowledged: Counter[bytes] = Counter()
-
-    def run(self) -> None:
-        with blocking.connect(*self._addresses) as client:
-            sent = 0
-            while not self.over.wait(0.2):
-                with client.producer(self._topic) as producer:
-                    values = [b"%d" % n for n in range(sent, sent + 50)]
-                    for value in values:
-                        producer.send(value)
-                self.acknowledged.update(values)
-                sent += 50
-
-
-def rounds_of_death(place: Path, cluster: Cluster[ProcessNode], rounds: int) -> None:
-    """Spark and a node die in every round, in the middle of what they do."""
-    lake, addresses = place / "lake", [node.address for node in cluster]
-    archive = ["archive", "orders", "--lake", str(lake), "--every", "200ms", "--limit", "50000"]
-    archive += [part for address in addresses for part in ("--node", address)]
-    with blocking.connect(*addresses) as client:
-        client.create_topic("orders", partitions=2)
-    publisher = Publisher(addresses, "orders")
-    publisher.start()
-    try:
-        for _ in range(rounds):
-            before = sum(lake_rows(lake).values())
-            running = start(place, *archive)
-            wait_until(partial(_more_than, lake, before, running), "more in the lake", PATIENCE_S)
-            victim = cluster.owner("orders")
-            victim.sigkill()
-            kill(running)
-            assert set(lake_rows(lake).values()) == {1}
-            victim.restart()
-    finally:
-        publisher.over.set()
-        publisher.join()
-    assert ends(*archive, "--once") == 0
-    assert lake_rows(lake) == publisher.acknowledged
-
-
-@pytest.mark.requirement("PL-10:exactly-once")
-def test_killed_with_all_its_workers_and_a_node_besides_the_lake_holds_what_was_acknowledged_once(
-    here: Path,
-) -> None:
-    with rostra.testing.process_cluster(3, directory=here / "nodes", fsync="never") as cluster:
-        rounds_of_death(here, cluster, 2)
-
-
-@pytest.mark.soak
-def test_twenty_rounds_of_death(here: Path) -> None:
-    with rostra.testing.process_cluster(3, directory=here / "nodes", fsync="never") as cluster:
-        rounds_of_death(here, cluster, 20)
-
-
 @pytest.mark.requirement("PL-14:results", "PL-15")
 def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(here: Path) -> None:
     """`rollup` interrupted and started again, `audit` and `report` over the traces of commands."""
@@ -174,12 +92,63 @@ def test_from_traces_to_a_page_and_from_ctrl_c_to_the_next_start(here: Path) -> 
     assert sum(windows) == 40
 
 
-def test_a_failing_query_is_told_in_one_line_with_what_to_do(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert ends("archive", "orders", "--lake", str(here / "lake"), "--once", "--node", "127.0.0.1:1") == 1
-    told = capfd.readouterr().err
-    assert "error: the query failed: no node answers at 127.0.0.1:1" in told
-    assert "hint: fix the cause and start it again" in told
-    assert "Traceback" not in told
+def test_errors_are_told_in_one_line_with_the_exit_code_of_their_kind(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def told(*arguments: str) -> tuple[int, str]:
+        code = ends(*arguments)
+        said = capfd.readouterr().err
+        assert "Traceback" not in said and "should not have happened" not in said
+        return code, said
+
+    lake = str(here / "lake")
+    with rostra.testing.process_node(directory=here / "node") as node:
+        at = ("--once", "--node", node.address)
+        for command in ("archive", "rollup"):
+            code, said = told(command, "orders", "--lake", lake, *at)
+            assert code == ExitCode.UNKNOWN and "error: there is no topic 'orders'" in said
+        code, said = told("archive", "orders", "--lake", "s3a://bucket/lake", *at)
+        assert code == ExitCode.USAGE and "hadoop-aws" in said
+        code, said = told("archive", "orders", "--lake", lake, "--format", "orc", *at)
+        assert code == ExitCode.USAGE and "'orc' is none of parquet, delta" in said
+    code, said = told("archive", "orders", "--lake", lake, "--once", "--node", "127.0.0.1:1")
+    assert code == ExitCode.UNREACHABLE and "error: no node answers at 127.0.0.1:1" in said
+    code, said = told("audit", str(here / "no-traces"))
+    assert code == ExitCode.USAGE and "there are none in" in said
+    code, said = told("compact", str(here / "no-lake"), "--to", lake)
+    assert code == ExitCode.USAGE and "there is no lake" in said
+
+
+def test_a_rollup_says_how_many_windows_it_wrote_and_how_many_are_open(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with rostra.testing.process_node(directory=here / "node") as node:
+        with blocking.connect(node.address) as client:
+            client.create_topic("orders")
+            for moment_s in (0, 1, 20):
+                client.publish("orders", b"x", timestamp=STAMP_US + 1_000_000 * moment_s)
+        options = ("--window", "1 second", "--watermark", "5 seconds", "--once", "--node", node.address)
+        assert ends("rollup", "orders", "--lake", str(here / "figures"), "--limit", "2", *options) == 0
+        told = capfd.readouterr()
+        assert '{"records":3,"windows":2,"open":1}' in told.out.replace(" ", "")
+        assert "open windows are written when later records" in told.err
+
+
+def test_spark_connect_is_refused_with_what_to_do(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    archive = ("archive", "orders", "--lake", str(here / "lake"))
+    assert ends(*archive, "--master", "sc://127.0.0.1:1") == ExitCode.USAGE
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    assert ends(*archive) == ExitCode.USAGE
+    assert capfd.readouterr().err.count("which Spark Connect has elsewhere") == 2
+
+    class SparkSession:
+        """What `rostra.spark.pipelines` is given by a program that uses Spark Connect."""
+
+    SparkSession.__module__ = "pyspark.sql.connect.session"
+    with pytest.raises(InvalidSetting, match="which Spark Connect has elsewhere"):
+        archive_topics(SparkSession(), {"subscribe": "orders"}, "lake")  # type: ignore[arg-type]
 
 
 @pytest.mark.requirement("PL-13:cluster", "PL-14:results")

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from rostra.spark.source.options import parse_options
+from rostra.spark.source.stream_reader import RostraStreamReader
 from rostra.testing.clusters import Cluster
 from rostra.testing.embedded import EmbeddedNode
 from tests.spark.topics import fill, read_stream, values
@@ -236,3 +239,29 @@ def test_a_wrong_option_and_an_unreachable_broker_are_told(
     rostra_node.stop()
     away = read_stream(spark, address, subscribe="orders", connectTimeoutMs="300")
     assert f"no node answers at {address}" in failure(away, tmp_path / "two")
+
+
+def test_a_batch_waits_for_a_number_of_offsets_but_not_longer_than_it_may(rostra_node: EmbeddedNode) -> None:
+    def reader(delay: str) -> RostraStreamReader:
+        options = {"nodes": rostra_node.address, "subscribe": "orders", "startingOffsets": "earliest"}
+        waiting = {"minOffsetsPerTrigger": "50", "maxTriggerDelay": delay}
+        return RostraStreamReader(parse_options({**options, **waiting}, streaming=True))
+
+    patient, hasty = reader("1h"), reader("0ms")
+    with rostra_node.client() as client:
+        client.create_topic("orders")
+        fill(client, "orders", 10)
+        first = patient.latestOffset(patient.initialOffset(), ReadAllAvailable())
+        assert first != patient.initialOffset(), "the first batch waits for nothing"
+        fill(client, "orders", 10, first=10)
+        assert patient.latestOffset(first, ReadAllAvailable()) == first
+        assert hasty.latestOffset(hasty.latestOffset(first, ReadAllAvailable()), ReadAllAvailable()) != first
+        fill(client, "orders", 40, first=20)
+        second = patient.latestOffset(first, ReadAllAvailable())
+        assert second != first
+        fill(client, "orders", 1, first=60)
+        assert patient.latestOffset(second, ReadAllAvailable()) == second
+        patient.prepareForTriggerAvailableNow()
+        assert patient.latestOffset(second, ReadAllAvailable()) != second, "what is to end does not wait"
+    patient.stop()
+    hasty.stop()

@@ -21,10 +21,12 @@ from rostra.errors import (
     NodeStopping,
     PeerViolation,
     RostraError,
+    SequenceGap,
     Unavailable,
+    UnknownProducer,
     UnknownTopic,
 )
-from rostra.fabric.api import AcksAll, Forward, ForwardReceived, LogLine
+from rostra.fabric.api import AcksAll, Forward, ForwardReceived, LogLine, PublishPath
 from rostra.model.check import check_produced
 from rostra.safeguards import Safeguard
 from rostra.wire.features import in_common
@@ -87,6 +89,7 @@ class ForwardedRequest(NamedTuple):
     conn: Conn
     request: int
     acks: Acks
+    served: ServedPartition
 
 
 class ClientRequests:
@@ -99,6 +102,7 @@ class ClientRequests:
         self._limits = settings.batch_limits()
         self._forwarded: dict[int, ForwardedRequest] = {}
         self._acks_by_view = broker.fabric.guarantees.acks_all is AcksAll.VIEW
+        self._publishes = broker.fabric.guarantees.publishes
 
     def waiting(self) -> bool:
         return bool(self._forwarded)
@@ -319,7 +323,7 @@ class ClientRequests:
         forwarded = self._forwarded.pop(token, None)
         if forwarded is not None:
             if self._broker.request_done(forwarded.conn):
-                self._fail(forwarded.conn, forwarded.request, error)
+                self._fail(forwarded.conn, forwarded.request, self._refusal_of_forwarded(forwarded.served, error))
             return
         if not self._broker.proposer.refused(token, error):
             assert self._broker.broken is not None, "pending requests failed when the disk did"
@@ -331,24 +335,37 @@ class ClientRequests:
     ) -> None:
         """Another node owns the partition: the fabric forwards the batch, or the client is redirected."""
         broker = self._broker
-        if conn == PEERS or not broker.fabric.guarantees.forwards_publishes:
+        if conn == PEERS or self._publishes is PublishPath.OWNER:
             # A batch that was forwarded once and finds no owner goes back: its sender knows better where to retry.
             self._fail(conn, message.request, broker.placement.not_owner(served))
             return
         token = broker.next_token()
         session.waiting += 1
-        self._forwarded[token] = ForwardedRequest(conn, message.request, message.acks)
-        broker.step_fabric(Forward(token, served.partition, batch, message.acks))
+        self._forwarded[token] = ForwardedRequest(conn, message.request, message.acks, served)
+        broker.step_fabric(Forward(token, served.partition, batch, message.acks, again=message.again))
 
     def batch_forwarded(self, token: int, base: int) -> None:
         forwarded = self._forwarded.pop(token)
         if self._broker.request_done(forwarded.conn) and forwarded.acks != "none":
-            self._reply(forwarded.conn, Published(forwarded.request, base))
+            served = forwarded.served
+            named = self._publishes is PublishPath.PASSED_ONCE and served.address
+            owner = (served.address, served.epoch) if named else ("", 0)
+            self._reply(forwarded.conn, Published(forwarded.request, base, (), *owner))
+
+    def _refusal_of_forwarded(self, served: ServedPartition, error: RostraError) -> RostraError:
+        """A client that is sent to the owner after the first answer resends there what was passed on here.
+
+        So one batch may come by either path, and a gap only means that an earlier one is still on the other. The
+        client must not begin a new producer epoch for it: its batches would be stored twice.
+        """
+        if self._publishes is PublishPath.PASSED_ONCE and isinstance(error, SequenceGap | UnknownProducer):
+            return Unavailable(served.topic, served.partition.index, "an earlier batch has not reached its owner")
+        return error
 
     def batch_arrived(self, effect: ForwardReceived) -> None:
         """A peer forwarded a publish to this node: it is checked and ordered like any other."""
         partition = effect.partition
-        message = Publish(effect.token, partition.topic, partition.index, effect.acks)
+        message = Publish(effect.token, partition.topic, partition.index, effect.acks, effect.again)
         self.publish(PEERS, Session(self._broker.now.mono_us), message, effect.batch)
 
     def _park(

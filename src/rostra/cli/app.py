@@ -115,6 +115,7 @@ add(users, "destroy", user.destroy, user.DESTROY_EXAMPLES)
 
 pipelines = typer.Typer(cls=CommandGroup, no_args_is_help=True, epilog=examples(pipeline.EXAMPLES))
 add(pipelines, "archive", pipeline.archive, pipeline.ARCHIVE_EXAMPLES)
+add(pipelines, "compact", pipeline.compact, pipeline.COMPACT_EXAMPLES)
 add(pipelines, "rollup", pipeline.rollup, pipeline.ROLLUP_EXAMPLES)
 add(pipelines, "audit", pipeline.audit, pipeline.AUDIT_EXAMPLES)
 add(pipelines, "report", pipeline.report, pipeline.REPORT_EXAMPLES)

@@ -58,7 +58,7 @@ class Invocation:
     def connect(self, *addresses: str, trace: Path | None = None, call_timeout_ms: int = CALL_TIMEOUT_MS) -> Client:
         """Connects to `addresses`, or to the configured nodes if there are none.
 
-        A note says after a second what the command waits for, until `wait.done()`.
+        A note says after a second what the command waits for, until `wait.done()` or the end of the command.
         """
         from rostra import blocking
 
@@ -120,4 +120,6 @@ def begin(
     common: Common = context.obj or Common()
     given = {**(flags or {}), "node": node or common.node, "output": output or common.output}
     files = find_files(config or common.config, os.environ)
-    return Invocation(Configuration(given, os.environ, files))
+    invocation = Invocation(Configuration(given, os.environ, files))
+    context.call_on_close(invocation.wait.done)
+    return invocation

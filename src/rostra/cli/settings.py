@@ -132,6 +132,14 @@ def duration_ms(given: object) -> Value:
     return parse_duration_ms(given) if _has_unit(given) else count(given)
 
 
+def assignments(given: object) -> Value:
+    """NAME=VALUE, several separated by commas, or a list."""
+    listed = given.split(",") if isinstance(given, str) else given
+    if not isinstance(listed, list | tuple) or not all(isinstance(one, str) and "=" in one for one in listed):
+        raise ValueError(f"{given!r} is not NAME=VALUE or a list of these")
+    return tuple(one.strip() for one in listed)
+
+
 def _has_unit(given: object) -> TypeGuard[str]:
     return isinstance(given, str) and not given.strip().isdecimal()
 
@@ -150,17 +158,18 @@ def flag(given: object) -> Value:
 
 def _limits() -> tuple[Setting, ...]:
     """The limits of the broker, by their names in `BrokerSettings`."""
-    limits = []
-    for field in msgspec.structs.fields(BrokerSettings):
-        parse = flag if field.type is bool else count
-        if "bytes" in field.name:
-            parse = byte_count
-        elif field.name.endswith("_ms"):
-            parse = duration_ms
-        limits.append(
-            Setting("limits", field.name, field.default, parse, "a limit of the node, explained in docs/cli.md")
-        )
-    return tuple(limits)
+    meaning = "a limit of the node, explained in docs/cli.md"
+    fields = msgspec.structs.fields(BrokerSettings)
+    return tuple(Setting("limits", field.name, field.default, parser_of(field), meaning) for field in fields)
+
+
+def parser_of(field: msgspec.structs.FieldInfo) -> Callable[[object], Value]:
+    """The parser of a field of a settings type: its name says the unit."""
+    if field.type is bool:
+        return flag
+    if "bytes" in field.name:
+        return byte_count
+    return duration_ms if "_ms" in field.name else count
 
 
 CLIENT = (
@@ -196,7 +205,7 @@ SERVE = (
     Setting("serve", "log_level", "info", choice("debug", "info", "warning", "error"), "least severe log line shown"),
     Setting("serve", "stop_deadline_ms", 10_000, duration_ms, "how long a graceful stop may take"),
     Setting("serve", "fabric", "raft", text, "replication: raft, or flood for a ring of brokers"),
-    Setting("serve", "both_ways", False, flag, "flood: send records to both neighbours, which halves the distance"),
+    Setting("serve", "set", (), assignments, "settings of the fabric, each NAME=VALUE"),
     Setting("serve", "busy_poll_ms", 0, duration_ms, "how long to poll sockets before sleeping"),
 )
 SETTINGS: tuple[Setting, ...] = (*CLIENT, *SERVE, *_limits())

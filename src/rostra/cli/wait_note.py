@@ -67,7 +67,7 @@ class WaitNote:
                 state = client.describe_cluster()
         except RostraError as error:
             return f"no answer from {shown}: {error.summary}"
-        down = [node.name for node in state.nodes if not node.there]
+        down = [node.name for node in state.nodes if not node.alive]
         if 2 * len(down) >= len(state.nodes) and down:
             return f"{len(down)} of {len(state.nodes)} members are down ({', '.join(down)}): no majority"
         return f"no answer from {shown} yet"

@@ -21,7 +21,7 @@ SHOWS = "a ring of three: a broker with connected clients is killed, the ring cl
 def flood(console: Console) -> None:
     with Screen(console) as screen:
         screen.say(f"starting {NODES} brokers of a ring, each a process of its own")
-        with rostra.testing.process_cluster(NODES, arguments=("--fabric", "flood")) as cluster:
+        with rostra.testing.process_cluster(NODES, fabric="flood") as cluster:
             demo = RingDemo(cluster, screen, RECORDS, 1, DURATION_S)
             try:
                 verdict = demo.run()

@@ -341,7 +341,7 @@ class Demo:
         if state is None:
             return []
         names = {node.node: self._screen.names.get(node.address, "?") for node in state.nodes}
-        alive = {node.node for node in state.nodes if node.there}
+        alive = {node.node for node in state.nodes if node.alive}
         rows = []
         for one in state.partitions:
             lags = dict.fromkeys(self._names, "-")

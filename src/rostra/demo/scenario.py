@@ -163,7 +163,7 @@ class Scenario:
             for node in self.cluster.nodes[:count]:
                 with node.client() as client:
                     seen = client.describe_cluster().nodes
-                if len(seen) != count or not all(one.there and one.votes for one in seen):
+                if len(seen) != count or not all(one.alive and one.votes for one in seen):
                     return False
             return True
 

@@ -8,23 +8,52 @@ answer carries its request's token. A fabric stores no bytes: it writes a batch 
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 from rostra.errors import RostraError
-from rostra.fabric.guarantees import AcksAll, Delivers, Guarantees, Order, SplitBehaviour, Survives, TopicScope
-from rostra.fabric.values import BrokerMessage, EpochStart, Now, Recovered, SendToBroker, TopicSpec, Value
+from rostra.fabric.forwarding import (
+    AwaitCoverage,
+    Forward,
+    ForwardDone,
+    Forwarded,
+    ForwardReceived,
+    ProducerAdmitted,
+    ProducerMigrated,
+)
+from rostra.fabric.guarantees import (
+    AcksAll,
+    Delivers,
+    Guarantees,
+    Order,
+    PublishPath,
+    SplitBehaviour,
+    Survives,
+    TopicScope,
+)
+from rostra.fabric.status import ClusterStatus
+from rostra.fabric.values import Acks, BrokerMessage, Buffer, EpochStart, Now, Recovered, SendToBroker, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
 
 __all__ = [
+    "Acks",
     "AcksAll",
+    "AwaitCoverage",
     "BrokerMessage",
+    "Buffer",
     "Delivers",
     "EpochStart",
+    "Forward",
+    "ForwardDone",
+    "ForwardReceived",
+    "Forwarded",
     "Guarantees",
     "Now",
     "Order",
+    "ProducerAdmitted",
+    "ProducerMigrated",
+    "PublishPath",
     "Recovered",
     "SendToBroker",
     "SplitBehaviour",
@@ -33,9 +62,6 @@ __all__ = [
     "TopicSpec",
     "Value",
 ]
-
-Buffer = bytes | bytearray | memoryview
-Acks = Literal["none", "owner", "all"]
 
 METADATA = "_metadata"
 """The name of the metadata log, used in place of a topic name in log lines and errors."""
@@ -171,35 +197,6 @@ class Confirm(Value, frozen=True):
 
     token: int
     name: str
-
-
-class Forward(Value, frozen=True):
-    """Forwards this publish to the partition's owner. Answered later by `Forwarded` or `Refused`.
-
-    Where every node is an owner, the batch is of a producer that migrated here from another node, its `moves`th move,
-    and the answer is `ProducerAdmitted`.
-    """
-
-    token: int
-    partition: Partition
-    batch: bytearray
-    acks: Acks
-    moves: int = 0
-
-
-class AwaitCoverage(Value, frozen=True):
-    """Waits until every node has the partition up to `offset`, whichever node ordered it. Answered by `Covered`."""
-
-    partition: Partition
-    offset: int
-
-
-class ForwardDone(Value, frozen=True):
-    """The answer to `ForwardReceived`: stored at `base` with the requested acks, or refused."""
-
-    token: int
-    base: int
-    error: RostraError | None = None
 
 
 class DiskUnusable(Value, frozen=True):
@@ -384,39 +381,6 @@ class Refused(Value, frozen=True):
     error: RostraError
 
 
-class Forwarded(Value, frozen=True):
-    token: int
-    base: int
-
-
-class ForwardReceived(Value, frozen=True):
-    """A peer forwarded a publish to this owner. The broker orders it like its own and answers `ForwardDone`."""
-
-    token: int
-    partition: Partition
-    batch: bytearray
-    acks: Acks
-
-
-class ProducerAdmitted(Value, frozen=True):
-    """The answer to `Forward` where every node is an owner: this node's logs hold all that any node had of the topic.
-
-    So every batch the producer has stored anywhere is known. Batches of it that appear later were sent here again.
-    """
-
-    token: int
-    partition: Partition
-    batch: bytearray
-
-
-class ProducerMigrated(Value, frozen=True):
-    """The producer migrated to another node, its `moves`th move: batches it sent here before that are fenced."""
-
-    partition: Partition
-    producer: int
-    moves: int
-
-
 class Confirmed(Value, frozen=True):
     token: int
 
@@ -596,3 +560,11 @@ class Fabric(Protocol):
     guarantees: Guarantees
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]: ...
+
+    def status(self) -> ClusterStatus | None:
+        """Its members and partitions as this node knows them; None before it knows any."""
+        return None
+
+    def problem(self) -> str:
+        """Why the node cannot serve with its cluster at the moment; empty if it can."""
+        return ""

@@ -15,7 +15,7 @@ class Order(StrEnum):
 
 class AcksAll(StrEnum):
     MAJORITY = "a majority fsynced"
-    COMPLETE = "every complete copy fsynced, at least min_copies"
+    CONFIGURATION = "every member of the configuration fsynced, at least min(min_copies, width)"
     VIEW = "every broker of the view named in the reply fsynced"
 
 
@@ -38,7 +38,21 @@ class Survives(StrEnum):
     """Which crashes lose nothing acknowledged by `all`, and how service continues."""
 
     MINORITY = "any minority at once; all, by restarting"
+    MEMBERS = "all members of a configuration but one, while the cluster state keeps its quorum; all, by restarting"
+    COORDINATED = (
+        "all members of a configuration but one, and an outage of the coordination service; all, by restarting"
+    )
+    GROUP = "any minority of a topic's group, while the ring holds; all, by restarting"
     ANY = "any at once: whoever is left goes on; all, by restarting"
+
+
+class PublishPath(StrEnum):
+    """Where a client may send a publish, and how it gets from there to the node that orders it."""
+
+    OWNER = "the owner; another node names it"
+    PASSED_ONCE = "any node, which passes it on to the owner and names it"
+    PASSED_ALONG = "any node, which passes it on to the owner"
+    HERE = "any node, which orders it"
 
 
 class TopicScope(StrEnum):
@@ -59,8 +73,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     survives: Survives
     groups_span_nodes: bool
     exactly_once_sink: bool
-    forwards_publishes: bool = False
-    """Whether any node accepts a publish and forwards it to the owner; otherwise it redirects the client."""
+    publishes: PublishPath = PublishPath.OWNER
     topics: TopicScope = TopicScope.ONE
     exclusive_ownership: bool = True
     """Whether a topic can deliver its strongest publisher only, which needs one node that knows all publishers."""

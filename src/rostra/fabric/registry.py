@@ -1,12 +1,13 @@
-"""The registry of fabrics by name: their factory, guarantees, peer messages and status.
+"""The registry of fabrics by name: their factory, guarantees, peer messages, settings and columns.
 
 The only module that names fabrics; brokers, clients and drivers take a fabric from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -14,12 +15,13 @@ from rostra.errors import InvalidSetting
 from rostra.fabric.api import Fabric, Guarantees
 from rostra.fabric.flood.machine import Flood
 from rostra.fabric.flood.messages import PEER_KINDS as FLOOD_KINDS
+from rostra.fabric.flood.messages import Barrier, Records
 from rostra.fabric.flood.settings import FloodSettings
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.messages import PEER_KINDS
+from rostra.fabric.raft.messages import PEER_KINDS, AppendEntries, InstallSnapshot, NodeHeartbeat, TimeoutNow
 from rostra.fabric.raft.metadata.metadata_state import ClusterMember
-from rostra.fabric.raft.status import ClusterStatus, MemberStatus
-from rostra.model.ids import NodeId
+from rostra.fabric.raft.settings import RaftSettings
+from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 
 DEFAULT = "raft"
@@ -37,10 +39,19 @@ class NodeSetup(msgspec.Struct, frozen=True):
     join: tuple[str, ...] = ()
     """Peer addresses of members to join through."""
     without: Without = ALL_ON
-    both_ways: bool = False
-    """Whether a ring forwards records in both directions."""
     name: str = ""
     """What the operator calls the node."""
+    settings: msgspec.Struct | None = None
+    """Of the type `FabricKind.settings`; None for the defaults."""
+
+
+class PartitionColumns(msgspec.Struct, frozen=True):
+    """How `rostra cluster status` shows partitions of a fabric."""
+
+    epoch: str
+    """What the fabric calls the owner epoch."""
+    needed: Callable[[int], int]
+    """Of so many copies that count, how many must be alive for the partition to go on."""
 
 
 class FabricKind(msgspec.Struct, frozen=True):
@@ -49,9 +60,21 @@ class FabricKind(msgspec.Struct, frozen=True):
     make: Callable[[NodeSetup], Fabric]
     peer_kinds: tuple[type, ...]
     """The closed set of messages between its nodes; a driver builds its codec from it."""
-    status: Callable[[Fabric], ClusterStatus | None]
-    problem: Callable[[Fabric], str]
-    """Why the node cannot serve with its cluster at the moment; empty if it can."""
+    settings: type[msgspec.Struct]
+    """What an operator may set; all fields have defaults."""
+    columns: PartitionColumns
+    claims: Mapping[type, Callable[[Any], Iterable[tuple[Partition, int]]]] = {}
+    """By type of message, the partitions that its sender claims to own, with the epochs, for checkers."""
+    hops: Mapping[type, Callable[[Any], int]] = {}
+    """By type of message, how many nodes it has passed."""
+
+    def with_settings(self, given: Mapping[str, object]) -> msgspec.Struct:
+        """Its settings with these values in place of the defaults."""
+        known = self.settings.__struct_fields__
+        for name in given:
+            if name not in known:
+                raise InvalidSetting(name, f"the fabric {self.name} has only the settings {', '.join(known)}")
+        return msgspec.convert(dict(given), self.settings)
 
 
 def _raft(setup: NodeSetup) -> Fabric:
@@ -63,6 +86,7 @@ def _raft(setup: NodeSetup) -> Fabric:
         founders=(ClusterMember(setup.node, setup.address, setup.peer_address, setup.name),) if setup.bootstrap else (),
         join=setup.join,
         random=setup.random,
+        settings=msgspec.convert(setup.settings or RaftSettings(), RaftSettings),
         without=setup.without,
         name=setup.name,
     )
@@ -75,55 +99,43 @@ def _flood(setup: NodeSetup) -> Fabric:
         setup.peer_address,
         joins=setup.join,
         random=setup.random,
-        settings=FloodSettings(both_ways=setup.both_ways),
+        settings=msgspec.convert(setup.settings or FloodSettings(), FloodSettings),
         without=setup.without,
         name=setup.name,
     )
 
 
-def _raft_status(fabric: Fabric) -> ClusterStatus | None:
-    assert isinstance(fabric, Raft)
-    return fabric.status() if fabric.metadata_loaded else None
+def _claim(message: AppendEntries | InstallSnapshot | TimeoutNow) -> list[tuple[Partition, int]]:
+    return [(message.partition, message.term)]
 
 
-def _raft_problem(fabric: Fabric) -> str:
-    assert isinstance(fabric, Raft)
-    if fabric.removed:
-        return "this node was removed from its cluster; to join again, start it with an empty data directory"
-    if not fabric.metadata_loaded:
-        return "the metadata is not loaded yet"
-    if fabric.metadata.group.leader is not None:
-        return ""
-    members = fabric.peers.members()
-    alive = 1 + sum(fabric.peers.is_alive(member.node) for member in members)
-    return f"no leader is elected: {alive} of {1 + len(members)} members are up"
-
-
-def _flood_problem(fabric: Fabric) -> str:
-    assert isinstance(fabric, Flood)
-    return "" if fabric.ready else "the node has not joined the ring yet"
-
-
-def _flood_status(fabric: Fabric) -> ClusterStatus | None:
-    """A ring has no voters; every member counts."""
-    assert isinstance(fabric, Flood)
-    ring = fabric.ring
-    members = tuple(
-        MemberStatus(member.node, member.address, member.peer_address, ring.is_alive(member.node), True)
-        for _, member in sorted(ring.members.items())
-    )
-    return ClusterStatus(fabric.node, fabric.boot, members, ()) if fabric.ready else None
+def _majority(copies: int) -> int:
+    return copies // 2 + 1
 
 
 FABRICS = {
-    "raft": FabricKind("raft", Raft.guarantees, _raft, tuple(PEER_KINDS.values()), _raft_status, _raft_problem),
+    "raft": FabricKind(
+        "raft",
+        Raft.guarantees,
+        _raft,
+        tuple(PEER_KINDS.values()),
+        RaftSettings,
+        PartitionColumns("term", _majority),
+        claims={
+            NodeHeartbeat: lambda message: [(group.partition, group.term) for group in message.groups],
+            AppendEntries: _claim,
+            InstallSnapshot: _claim,
+            TimeoutNow: _claim,
+        },
+    ),
     "flood": FabricKind(
         "flood",
         Flood.guarantees,
         _flood,
         tuple(FLOOD_KINDS.values()),
-        _flood_status,
-        _flood_problem,
+        FloodSettings,
+        PartitionColumns("incarnation", lambda copies: 1),
+        hops={Records: lambda message: message.hops, Barrier: lambda message: message.hops},
     ),
 }
 

@@ -82,22 +82,26 @@ class Journal:
             except OSError as error:
                 if error.errno not in (ENOSPC, EDQUOT):
                     raise
-                self._reuse(end, len(written))
+                self._reuse(written[:end], len(written))
                 notes.append(RecoveryNote(JOURNAL_REUSED, PATH, end, 0, 0, "the disk is full"))
         else:
             self._rewrite()
         return notes
 
-    def _reuse(self, end: int, size: int) -> None:
-        """Continues the old file, where the disk has no space for a new one: a full node must start to be helped."""
+    def _reuse(self, content: bytes, size: int) -> None:
+        """Continues the old file, where the disk has no space for a new one: a full node must start to be helped.
+
+        All of it is written again: where a sync failed before the process ended, the system shows bytes that it counts
+        as written and that are not on the disk.
+        """
         with suppress(OSError):
             self._files.remove(NEXT_PATH)
         file = self._files.open(PATH)
         # What follows was never synced; left there, it might be taken for entries later.
-        file.write_at(end, bytes(size - end))
+        file.write_at(0, content + bytes(size - len(content)))
         file.begin_sync()()
         self._file = file
-        self._at = self._durable = end
+        self._at = self._durable = len(content)
 
     def put(self, key: str, value: bytes) -> None:
         self._add([(STATE, _keyed(key, value))])

@@ -20,37 +20,37 @@ Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 
 
 class NodeState(msgspec.Struct, frozen=True, array_like=True):
-    """`there` is what the node that was asked sees. `owns` and `copies` count partitions."""
+    """A member of the cluster. `alive` as the node that was asked sees it; `owns` and `copies` count partitions."""
 
     node: Node
     address: Text
     peer_address: Text
-    there: bool
+    alive: bool
     votes: bool
-    """Whether it counts where the cluster decides about itself."""
+    """Whether it is a voter of the metadata."""
     leaving: bool
     owns: Count
     copies: Count
     name: Text = ""
-    """What the operator called it, else its address."""
+    """The name that the operator gave it, else its address."""
 
 
 class CopyState(msgspec.Struct, frozen=True, array_like=True):
-    """`match`: below this it has on stable storage what the owner has; -1 where that is not known."""
+    """A replica of a partition. It has all records below `match` on stable storage; -1 if that is not known."""
 
     node: Node
     match: Annotated[int, Meta(ge=-1, le=2**63 - 1)]
     votes: bool
-    """Whether it counts towards commit."""
+    """Whether it counts in the majority of a commit."""
 
 
 class PlacedPartition(msgspec.Struct, frozen=True, array_like=True):
-    """As its owner knows it, or the best informed of those that answered. Owner 0: none is known."""
+    """A partition as its owner reports it, or else the best informed node that answered. Owner 0: none is known."""
 
     topic: Text
-    """Empty for what the cluster keeps about itself."""
+    """Empty for the metadata."""
     partition: Annotated[int, Meta(ge=0, le=ID_MAX)]
-    """Its index; of a part that joined its topic, the id that it was given."""
+    """Its index, or its id where each node has a partition of its own."""
     owner: Node
     epoch: Count
     first: Count
@@ -58,26 +58,26 @@ class PlacedPartition(msgspec.Struct, frozen=True, array_like=True):
     commit: Count
     copies: Annotated[tuple[CopyState, ...], Meta(max_length=COPIES_MAX)]
     moving: bool = False
-    """Whether its copies are on their way to other nodes."""
+    """Whether its replicas are being reassigned."""
 
 
 class RingState(msgspec.Struct, frozen=True, array_like=True):
-    """Where nodes form a ring: one of them as it says itself. Next and previous are 0 for a node that is alone."""
+    """The position of a node in a ring, as it reports itself. Next and previous are 0 if it is alone."""
 
     node: Node
     next: Node
     previous: Node
     view: Count
-    """Counts the changes of `members`, those that it hears and that hear it."""
+    """Number of the view: counts the changes of `members`, the nodes connected to it in both directions."""
     members: Annotated[tuple[Node, ...], Meta(max_length=COPIES_MAX)]
-    circle_us: Count
-    """How long the last circle took that began here."""
-    lacks: Count
-    """Records that the next one has not confirmed."""
+    round_trip_us: Count
+    """How long the last ack mark that began here took around the ring."""
+    backlog: Count
+    """Records that the next node has not confirmed."""
 
 
 class ClusterState(msgspec.Struct, frozen=True, array_like=True):
-    """`answered` are the nodes that were heard for it, beginning with the one that was asked."""
+    """The members and partitions of a cluster. `answered` lists the nodes that reported; the first is the one asked."""
 
     fabric: Text
     nodes: Annotated[tuple[NodeState, ...], Meta(max_length=NODES_MAX)]

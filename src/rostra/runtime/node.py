@@ -244,14 +244,14 @@ class Node:
             source,
             identity_file.founded,
             join,
-            both_ways=settings.both_ways,
             name=settings.name,
+            settings=kind.with_settings(settings.fabric_settings),
         )
         self.links = PeerLinks(self, own)
         self._handlers = {Append: self._append, Send: self.links.send, PushTo: self._push, Reply: self._reply}
         self._to_close.append(self.links.close)
         self.broker = Broker(identity_file.identity, kind.make(setup), settings.broker, source)
-        self.health = NodeHealth(self.broker, kind, self._disk, settings.directory)
+        self.health = NodeHealth(self.broker, self._disk, settings.directory)
         if settings.trace:
             self.trace = NodeTrace(settings.trace, own.node)
             self._to_close.append(self.trace.close)

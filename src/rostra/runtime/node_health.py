@@ -8,7 +8,6 @@ from typing import NamedTuple
 from rostra.broker.broker import Broker
 from rostra.broker.disk import Disk
 from rostra.errors import DiskFull
-from rostra.fabric.registry import FabricKind
 
 FREE_BYTES_MIN = 5 << 20
 """With so much free space, more than the largest batch, a disk that refused a write counts as usable again."""
@@ -26,9 +25,8 @@ class NodeHealth:
     publishes and works with its cluster.
     """
 
-    def __init__(self, broker: Broker, fabric: FabricKind, disk: Disk, directory: str) -> None:
+    def __init__(self, broker: Broker, disk: Disk, directory: str) -> None:
         self._broker = broker
-        self._fabric = fabric
         self._disk = disk
         self._directory = directory
 
@@ -53,5 +51,5 @@ class NodeHealth:
             found.append(str(DiskFull()))
         if self._broker.stopping:
             found.append("the node is stopping")
-        cluster = self._fabric.problem(self._broker.fabric)
+        cluster = self._broker.fabric.problem()
         return [*found, cluster] if cluster else found

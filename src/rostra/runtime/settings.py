@@ -27,8 +27,8 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     join: tuple[str, ...] = ()
     """Peer addresses of members of the cluster to join; empty to found a new cluster."""
     fabric: str = DEFAULT
-    both_ways: bool = False
-    """Where nodes form a ring: whether records go to both neighbours."""
+    fabric_settings: dict[str, int | bool | str] = {}
+    """Settings of the fabric, by their names in `FabricKind.settings`."""
     fsync: Literal["commit", "never"] = "commit"
     """`commit`: records are acknowledged when they are on stable storage. `never`: a power cut may lose acknowledged
     records."""

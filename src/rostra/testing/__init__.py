@@ -11,7 +11,7 @@ so that the plugin does not slow down the start of pytest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -34,6 +34,7 @@ def node(
     peer_listen: str = "127.0.0.1:0",
     join: tuple[str, ...] = (),
     fabric: str = "raft",
+    fabric_settings: Mapping[str, int | bool | str] | None = None,
     fsync: Literal["commit", "never"] = "commit",
     metrics: str = "",
     trace: str | Path = "",
@@ -56,6 +57,7 @@ def node(
             peer_listen=peer_listen,
             join=join,
             fabric=fabric,
+            fabric_settings=fabric_settings,
             fsync=fsync,
             metrics=metrics,
             trace=trace,
@@ -77,6 +79,8 @@ def process_node(
     listen: str = "127.0.0.1:0",
     peer_listen: str = "127.0.0.1:0",
     join: tuple[str, ...] = (),
+    fabric: str = "raft",
+    fabric_settings: Mapping[str, int | bool | str] | None = None,
     fsync: Literal["commit", "never"] = "commit",
     metrics: str = "off",
     arguments: tuple[str, ...] = (),
@@ -91,6 +95,8 @@ def process_node(
             listen=listen,
             peer_listen=peer_listen,
             join=join,
+            fabric=fabric,
+            fabric_settings=fabric_settings,
             fsync=fsync,
             metrics=metrics,
             arguments=arguments,
@@ -108,6 +114,7 @@ def cluster(
     *,
     directory: str | Path | None = None,
     fabric: str = "raft",
+    fabric_settings: Mapping[str, int | bool | str] | None = None,
     fsync: Literal["commit", "never"] = "commit",
     trace: str | Path = "",
     limits: BrokerSettings | None = None,
@@ -119,7 +126,15 @@ def cluster(
     from rostra.testing.embedded import EmbeddedNode
 
     def make(path: Path) -> EmbeddedNode:
-        return EmbeddedNode(path, fabric=fabric, fsync=fsync, trace=trace, limits=limits, log_level=log_level)
+        return EmbeddedNode(
+            path,
+            fabric=fabric,
+            fabric_settings=fabric_settings,
+            fsync=fsync,
+            trace=trace,
+            limits=limits,
+            log_level=log_level,
+        )
 
     with node_directory(directory) as path:
         started = Cluster(path, make)
@@ -135,6 +150,8 @@ def process_cluster(
     nodes: int = 3,
     *,
     directory: str | Path | None = None,
+    fabric: str = "raft",
+    fabric_settings: Mapping[str, int | bool | str] | None = None,
     fsync: Literal["commit", "never"] = "commit",
     arguments: tuple[str, ...] = (),
 ) -> Iterator[Cluster[ProcessNode]]:
@@ -144,7 +161,14 @@ def process_cluster(
     from rostra.testing.process import ProcessNode
 
     def make(path: Path) -> ProcessNode:
-        return ProcessNode(path, fsync=fsync, metrics="127.0.0.1:0", arguments=arguments)
+        return ProcessNode(
+            path,
+            fabric=fabric,
+            fabric_settings=fabric_settings,
+            fsync=fsync,
+            metrics="127.0.0.1:0",
+            arguments=arguments,
+        )
 
     with node_directory(directory) as path:
         started = Cluster(path, make)

@@ -108,7 +108,7 @@ class Cluster(Generic[N]):
         def all_joined() -> bool:
             seen = [node.metrics() for node in self.running()]
             return all(
-                metrics.value("rostra_member_there") >= wanted and metrics.value("rostra_member_votes") >= wanted
+                metrics.value("rostra_member_up") >= wanted and metrics.value("rostra_member_votes") >= wanted
                 for metrics in seen
             )
 
@@ -126,8 +126,8 @@ class Cluster(Generic[N]):
         return found[0]
 
     def _owns(self, node: N, topic: str, partition: int) -> bool:
-        labels = {"topic": topic, "partition": str(partition), "role": "leader"}
-        return node.metrics().value("rostra_group_role", **labels) == 1
+        labels = {"topic": topic, "partition": str(partition)}
+        return node.metrics().value("rostra_partition_owner", **labels) == 1
 
     def others(self, *nodes: N) -> list[N]:
         return [node for node in self.running() if node not in nodes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Thread
@@ -49,6 +49,7 @@ class EmbeddedNode:
         advertise_peers: str = "",
         join: tuple[str, ...] = (),
         fabric: str = DEFAULT,
+        fabric_settings: Mapping[str, int | bool | str] | None = None,
         fsync: Literal["commit", "never"] = "commit",
         metrics: str = "",
         trace: str | Path = "",
@@ -69,6 +70,7 @@ class EmbeddedNode:
         self._advertise_peers = advertise_peers
         self.join = join
         self._fabric = fabric
+        self._fabric_settings = dict(fabric_settings or {})
         self._fsync: Literal["commit", "never"] = fsync
         self._metrics = metrics
         self._trace = str(trace)
@@ -128,6 +130,7 @@ class EmbeddedNode:
                 advertise_peers=self._advertise_peers,
                 join=self.join,
                 fabric=self._fabric,
+                fabric_settings=self._fabric_settings,
                 fsync=self._fsync,
                 metrics=self.metrics_address or self._reserved.fix(self._metrics),
                 trace=self._trace,

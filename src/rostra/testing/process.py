@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 from urllib.request import urlopen
@@ -14,6 +15,7 @@ from urllib.request import urlopen
 import msgspec
 
 from rostra import blocking
+from rostra.fabric.registry import DEFAULT
 from rostra.testing.metrics import Metrics
 from rostra.testing.reserved_address import ReservedAddresses
 
@@ -51,6 +53,8 @@ class ProcessNode:
         listen: str = "127.0.0.1:0",
         peer_listen: str = "127.0.0.1:0",
         join: tuple[str, ...] = (),
+        fabric: str = DEFAULT,
+        fabric_settings: Mapping[str, int | bool | str] | None = None,
         fsync: Literal["commit", "never"] = "commit",
         metrics: str = "off",
         arguments: tuple[str, ...] = (),
@@ -65,6 +69,8 @@ class ProcessNode:
         self._listen = listen
         self._peer_listen = peer_listen
         self.join = join
+        self._fabric = fabric
+        self._fabric_settings = dict(fabric_settings or {})
         self._fsync = fsync
         self._metrics = metrics
         self._arguments = arguments
@@ -117,6 +123,8 @@ class ProcessNode:
             *("--peer-listen", self.peer_address or self._reserved.fix(self._peer_listen)),
             *(part for address in self.join for part in ("--join", address)),
             *("--metrics", self.metrics_address or self._reserved.fix(self._metrics)),
+            *("--fabric", self._fabric),
+            *(part for name, value in self._fabric_settings.items() for part in ("--set", f"{name}={value}")),
             *("--fsync", self._fsync),
             *self._arguments,
         ]

@@ -81,7 +81,8 @@ class PartitionLocation(msgspec.Struct, frozen=True, array_like=True):
     """Where a partition is served. An empty address means the node that answers.
 
     `topic` is the id to use in requests to a partition that has an id of its own; 0 means the topic's.
-    `known` is false while no owner is known: the client asks again, or another node.
+    `known` is false while no owner is known: the client asks again, or another node. `owner` is set where
+    another node than the one that serves it orders it: publishers register there.
     """
 
     partition: Index
@@ -89,6 +90,7 @@ class PartitionLocation(msgspec.Struct, frozen=True, array_like=True):
     epoch: Count
     topic: Id = 0
     known: bool = True
+    owner: Text = ""
 
 
 class PublisherState(msgspec.Struct, frozen=True, array_like=True):
@@ -394,12 +396,16 @@ class Published(Message, frozen=True, array_like=True):
     """Acknowledges a batch. `offset` is its first record's; -1 for a repeated batch whose offset is not known any more.
 
     `view` names the nodes that have it, on fabrics where acks `all` waits for the nodes of the current view.
+    `owner` is set if the node passed the batch on: who owns the partition, under which epoch. The client sends all
+    further batches there, and resends what is not acknowledged.
     """
 
     kind: ClassVar[int] = 38
     request: Request
     offset: Annotated[int, Meta(ge=-1)]
     view: Annotated[tuple[Id, ...], Meta(max_length=1024)] = ()
+    owner: Text = ""
+    epoch: Count = 0
 
 
 class Subscribed(Message, frozen=True, array_like=True):

@@ -33,7 +33,7 @@ def test_a_node_alone_describes_itself() -> None:
     driver.send(1, DescribeCluster(driver.request()))
     (described,) = driver.received(1, ClusterDescribed)
     assert not described.more and described.state.fabric == "raft"
-    assert [(node.node, node.there, node.owns) for node in described.state.nodes] == [(IDENTITY.node, True, 2)]
+    assert [(node.node, node.alive, node.owns) for node in described.state.nodes] == [(IDENTITY.node, True, 2)]
     partitions = [one for one in described.state.partitions if one.topic == "t"]
     assert [(one.owner, one.commit, one.copies[0].match) for one in partitions] == [
         (IDENTITY.node, FIRST + 1, FIRST + 1),
@@ -92,7 +92,7 @@ def described(desks: BrokerCluster, at: int) -> ClusterDescribed:
 def test_any_node_knows_how_far_every_copy_of_every_partition_is(asked: int) -> None:
     desks = cluster()
     state = described(desks, asked).state
-    assert [node.node for node in state.nodes] == [1, 2, 3] and all(node.there for node in state.nodes)
+    assert [node.node for node in state.nodes] == [1, 2, 3] and all(node.alive for node in state.nodes)
     assert sorted(state.answered) == [1, 2, 3] and state.answered[0] == asked
     metadata, *partitions = state.partitions
     assert metadata.topic == "" and len(metadata.copies) == 3
@@ -108,7 +108,7 @@ def test_who_is_away_is_shown_so_and_not_waited_for() -> None:
     desks.down.add(3)
     desks.run(1_000)
     state = described(desks, 1).state
-    assert [node.there for node in state.nodes] == [True, True, False] and sorted(state.answered) == [1, 2]
+    assert [node.alive for node in state.nodes] == [True, True, False] and sorted(state.answered) == [1, 2]
 
 
 @pytest.mark.parametrize("asked", [1, 2, 3])

@@ -34,6 +34,7 @@ from rostra.fabric.api import (
     Described,
     DiskUnusable,
     EpochStart,
+    Fabric,
     FabricEffect,
     FabricInput,
     Forward,
@@ -49,6 +50,7 @@ from rostra.fabric.api import (
     Propose,
     ProposeDrop,
     ProposeTopic,
+    PublishPath,
     Ready,
     Recovered,
     Refused,
@@ -95,7 +97,7 @@ TOPIC = 5
 HERE = partition_id(TOPIC)
 
 
-class ScriptedFabric:
+class ScriptedFabric(Fabric):
     """A fabric of one partition whose effects are given by the test: `say`, then fire the timer."""
 
     def __init__(
@@ -114,7 +116,7 @@ class ScriptedFabric:
             Survives.MINORITY,
             False,
             False,
-            passes_on,
+            PublishPath.PASSED_ALONG if passes_on else PublishPath.OWNER,
         )
         self.heard: list[FabricInput] = []
         self.say: list[FabricEffect] = []
@@ -224,12 +226,13 @@ def test_a_lookup_reports_a_partition_without_a_known_owner() -> None:
         assert [(one.address, one.known) for one in located.locations] == [place]
 
 
-def test_a_lookup_names_this_node_if_it_forwards_publishes() -> None:
-    driver = desk_with(ScriptedFabric(passes_on=True))
-    emit(driver, ServedElsewhere(HERE, 2, ""))
+@pytest.mark.parametrize("owner", ["", "other:1"])
+def test_a_lookup_names_this_node_if_it_delivers_what_others_own_and_the_owner_beside(owner: str) -> None:
+    driver = desk_with(ScriptedFabric(Delivers.HERE))
+    emit(driver, ServedElsewhere(HERE, 2, owner))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(one.address, one.known) for one in located.locations] == [("", True)]
+    assert [(one.address, one.known, one.owner) for one in located.locations] == [("", True, owner)]
 
 
 @pytest.mark.parametrize(
@@ -320,7 +323,10 @@ def test_a_partition_that_joins_is_found_served_and_dropped_with_its_topic() -> 
     emit(driver, Serving(joined, 4, False, 0, 0, 0, "origin:1"))
     driver.send(1, Locate(1, "t"))
     (located,) = driver.received(1, Located)
-    assert [(place.topic, place.address) for place in located.locations] == [(0, ""), (77, "origin:1")]
+    assert [(place.topic, place.address, place.owner) for place in located.locations] == [
+        (0, "", ""),
+        (77, "", "origin:1"),
+    ]
     driver.subscribe(1, 77)
     assert len(driver.received(1, Subscribed)) == 1
 

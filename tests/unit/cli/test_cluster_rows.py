@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from rostra.cli.commands.cluster import find_member, find_partitions, join_command
-from rostra.cli.commands.cluster_rows import Members, Quorum, partition_row, partition_table_rows, summary
+from rostra.cli.commands.cluster_rows import Members, Quorum, columns_of, partition_row, partition_table_rows, summary
 from rostra.errors import UnknownPartition, UnknownTopic
 from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition
 from rostra.model.ids import NodeId, text
@@ -56,7 +56,7 @@ def test_the_owner_is_in_the_first_row_of_its_partition_and_unreachable_replicas
     ],
 )
 def test_the_quorum_counts_voters_that_are_alive(alive: tuple[bool, bool, bool], owner: int, shown: str) -> None:
-    assert str(Quorum(placed("t", 0, owner), Members(state(alive=alive)).alive)) == shown
+    assert str(Quorum(placed("t", 0, owner), Members(state(alive=alive)).alive, columns_of("raft"))) == shown
 
 
 def test_the_summary_names_members_that_are_down_and_counts_lost_quorums() -> None:
@@ -94,7 +94,8 @@ def test_a_topic_name_wins_over_a_partition() -> None:
 def test_the_join_command_names_the_members_that_are_alive() -> None:
     command = join_command(state(alive=(True, False, True)))
     assert command == (
-        "rostra serve --data ./rostra-data-4 --listen 127.0.0.1:7430 --join 127.0.0.1:7401 --join 127.0.0.1:7421"
+        "rostra serve --data ./rostra-data-4 --listen 127.0.0.1:7430 --fabric raft"
+        " --join 127.0.0.1:7401 --join 127.0.0.1:7421"
     )
     far = ClusterState("raft", (node(ONE, 7400, host="mars"),), ())
     assert "--advertise THIS-HOST:7400" in join_command(far)

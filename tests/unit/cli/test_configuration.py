@@ -13,6 +13,8 @@ from rostra.cli.commands.serve import node_settings
 from rostra.cli.configuration import Configuration, find_files, read_file
 from rostra.cli.settings import BY_NAME, SETTINGS
 from rostra.errors import InvalidSetting
+from rostra.fabric.flood.settings import FloodSettings
+from rostra.fabric.registry import fabric_by_name
 from rostra.runtime.settings import NodeSettings
 from tools import cli_docs
 
@@ -121,7 +123,7 @@ def test_every_limit_of_the_broker_can_be_set() -> None:
 
 
 def test_every_limit_of_the_broker_is_explained() -> None:
-    assert set(cli_docs._explained()) == set(BrokerSettings.__struct_fields__)
+    assert set(cli_docs._explained(BrokerSettings)) == set(BrokerSettings.__struct_fields__)
 
 
 def test_the_defaults_of_the_command_line_are_those_of_the_node() -> None:
@@ -135,3 +137,17 @@ def test_settings_reach_the_node(file: Path) -> None:
     assert (settings.listen, settings.metrics, settings.stop_deadline_ms) == ("127.0.0.1:1111", "127.0.0.1:0", 3_000)
     assert (settings.broker.heartbeat_ms, settings.broker.batch_bytes_max) == (2_000, 8 << 20)
     assert settings.broker.auto_create is False
+
+
+def test_settings_of_a_fabric_are_those_that_it_declares() -> None:
+    flags = {"fabric": "flood", "set": ["both_ways=yes", "resend_ms=1s", "window_bytes=1MiB"]}
+    settings = node_settings(Configuration(flags, {}, ()))
+    assert settings.fabric_settings == {"both_ways": True, "resend_ms": 1_000, "window_bytes": 1 << 20}
+    made = fabric_by_name("flood").with_settings(settings.fabric_settings)
+    assert made == FloodSettings(both_ways=True, resend_ms=1_000, window_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("written", ["both_ways=true", "heartbeat_ms", "heartbeat_ms=soon"])
+def test_a_setting_that_the_fabric_does_not_have_is_refused(written: str) -> None:
+    with pytest.raises(InvalidSetting, match="heartbeat_ms"):
+        node_settings(Configuration({"set": [written]}, {}, ()))

@@ -39,7 +39,7 @@ def beating() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "rostra-heartbeat"]
 
 
-def test_a_publisher_is_heard_between_calls_until_it_is_closed(served: SocketCluster) -> None:
+def test_a_publisher_sends_heartbeats_between_calls_until_it_is_closed(served: SocketCluster) -> None:
     with blocking.connect(*served.addresses) as client:
         producer = client.producer("t", strength=1, lease_ms=LEASE_MS).open()
         heard = pings(served)

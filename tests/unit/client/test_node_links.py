@@ -213,7 +213,7 @@ def test_a_topic_that_somebody_else_made_is_an_error_even_at_the_second_attempt(
     assert isinstance(harness.errors[call], TopicExists)
 
 
-def test_a_question_without_answer_times_out_and_its_late_answer_finds_nobody() -> None:
+def test_an_unanswered_request_times_out_and_a_late_answer_is_ignored() -> None:
     harness = CoreHarness(Options(call_timeout_ms=300))
     harness.node.heartbeat_ms = 60_000
     harness.node._create("t", TopicSettings())

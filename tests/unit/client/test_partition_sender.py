@@ -431,7 +431,7 @@ def test_acks_none_goes_on_after_a_lost_connection_although_some_are_lost() -> N
     assert harness.node.log("t").values() == [b"a", b"b", b"c"]
 
 
-def test_acks_none_hears_of_a_refusal_at_flush_and_goes_on() -> None:
+def test_with_acks_none_flush_reports_a_refusal_and_the_producer_continues() -> None:
     harness = connected()
     state = producer(harness, settings=ProducerSettings(acks="none"))
     harness.node.refuse = BatchRejected("magic", "of no use")
@@ -585,7 +585,7 @@ def test_a_rejected_batch_fails_alone_and_the_rest_closes_up() -> None:
     assert state.senders[0].epoch == 0
 
 
-def test_a_batch_rejected_at_its_second_attempt_leaves_its_numbers_to_nobody() -> None:
+def test_the_sequence_of_a_batch_rejected_at_its_second_attempt_is_not_reused() -> None:
     harness = connected()
     state = producer(harness)
     send(harness, state, b"a")

@@ -536,7 +536,7 @@ def test_an_owner_that_comes_back_is_used_again() -> None:
     assert [type(event) for event in harness.events].count(Reconnected) == 1
 
 
-def test_a_stopping_owner_is_left_for_whoever_takes_over() -> None:
+def test_a_stopping_owner_is_left_for_its_successor() -> None:
     harness = three(1)
     publish(harness, b"0")
     harness.settle()
@@ -566,7 +566,7 @@ def test_records_without_acknowledgement_follow_their_partition_too() -> None:
     assert producer.error is not None
 
 
-def test_nobody_asks_where_a_partition_is_for_a_producer_that_is_closed() -> None:
+def test_no_lookup_is_sent_for_a_closed_producer() -> None:
     """A batch published without acknowledgement may be refused later than that."""
     harness = three()
     producer = harness.core.open_producer(harness.now_us, harness.call(), "t", ProducerSettings(acks="none"))
@@ -691,7 +691,7 @@ def test_a_topic_of_the_same_name_made_meanwhile_is_another_one() -> None:
 # --- bounds ----------------------------------------------------------------------------------------
 
 
-def test_a_link_that_nobody_needs_is_closed_after_a_while() -> None:
+def test_an_unused_link_is_closed_after_a_while() -> None:
     harness = three()
     publish(harness, b"0")
     harness.settle()
@@ -707,7 +707,7 @@ def test_a_link_that_nobody_needs_is_closed_after_a_while() -> None:
     assert not [event for event in harness.events if isinstance(event, Disconnected)]
 
 
-def test_the_last_link_is_kept_even_if_nobody_needs_it() -> None:
+def test_the_last_link_is_kept_even_if_it_is_unused() -> None:
     harness = three()
     harness.pass_time(10 * UNUSED_MS_MAX * 1000)
     assert len(harness.connections) == 1

@@ -98,7 +98,7 @@ def test_a_member_that_is_removed_passes_on_first_what_only_it_has() -> None:
     assert OperationDone(2) in sim[1].said
 
 
-def test_a_member_that_cannot_pass_on_what_it_has_stays_and_whoever_asked_is_told() -> None:
+def test_a_member_that_cannot_forward_its_records_stays_and_the_removal_is_refused() -> None:
     sim = RingSimulation(3, settings=FloodSettings(removal_timeout_ms=2_000))
     sim[3].publish("t", b"known")
     sim.settle()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from rostra.errors import CorruptLog
 from rostra.log.files import Files
-from rostra.log.journal import Journal, SyncedMark
+from rostra.log.journal import JOURNAL_REUSED, Journal, SyncedMark
+from rostra.simulator.disk.faulty_files import FaultyFiles
 from tests.unit.log.batches import OTHER, PARTITION, copied, disk_of, faulty
 
 MARK = SyncedMark(1, 2, 3)
@@ -127,3 +130,25 @@ def test_a_torn_end_is_cut_and_said() -> None:
     journal = Journal(disk_of({"journal": bytes(content)}), 1024)
     assert [note.event for note in journal.load()] == ["journal_cut"]
     assert journal.state == {"term": b"1"}
+
+
+def test_a_journal_that_is_continued_on_a_full_disk_keeps_what_a_failed_sync_lost() -> None:
+    """The process that starts reads entries that the system counts as written and that are not on the disk."""
+    files = FaultyFiles(Random("journal"))
+    before = Journal(files, size=1 << 12)
+    before.load()
+    before.put("vote", b"one")
+    files.faults.sync_failure_chance = 1.0
+    with pytest.raises(OSError):
+        before.sync()
+    files.faults.sync_failure_chance = 0.0
+    files.faults.capacity_bytes = 0
+    again = Journal(files, size=1 << 12)
+    assert [note.event for note in again.load()] == [JOURNAL_REUSED]
+    again.put("vote", b"two")
+    again.sync()
+    files.crash()
+    files.faults.capacity_bytes = None
+    last = Journal(files, size=1 << 12)
+    last.load()
+    assert last.state == {"vote": b"two"}

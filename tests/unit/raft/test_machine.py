@@ -18,6 +18,7 @@ from rostra.fabric.api import (
 )
 from rostra.fabric.raft.messages import AppendEntries, CreateTopicRequest, RequestReply
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.raft.status import status_of
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -355,13 +356,13 @@ def test_an_operator_moves_leadership_and_sees_it_in_the_status() -> None:
     leader = cluster.leader(partition)
     assert leader is not None
     target = others(cluster, leader)[0]
-    before = leader.raft.status().groups[1]
+    before = status_of(leader.raft).groups[1]
     assert (before.topic, before.role, before.commit) == ("t", "leader", before.end)
     assert [follower.match for follower in before.followers] == [before.end] * 2
     leader.step(TransferOwnership(partition, target.raft.node))
     cluster.run_until(lambda: target.leads(partition), 1_000)
     cluster.run(200)
-    after = leader.raft.status().groups[1]
+    after = status_of(leader.raft).groups[1]
     assert after.leader == target.node and after.term > before.term and after.followers == ()
     leader.step(TransferOwnership(partition, target.raft.node))
     assert leader.notes[-1] == "leadership transfer refused"
@@ -373,13 +374,13 @@ def test_a_node_that_is_away_is_shown_so_at_every_other() -> None:
     cluster = Cluster(3)
     cluster.ready()
     cluster.run(200)
-    assert all(member.alive for node in cluster.alive for member in node.raft.status().members)
+    assert all(member.alive for node in cluster.alive for member in status_of(node.raft).members)
     cluster[3].crash()
     cluster.run(1_000)
     for node in (cluster[1], cluster[2]):
-        assert [member.alive for member in node.raft.status().members] == [True, True, False]
+        assert [member.alive for member in status_of(node.raft).members] == [True, True, False]
     cluster[3].start()
-    cluster.run_until(lambda: all(member.alive for node in cluster.alive for member in node.raft.status().members))
+    cluster.run_until(lambda: all(member.alive for node in cluster.alive for member in status_of(node.raft).members))
 
 
 def test_a_node_alone_has_nobody_to_hand_over_to() -> None:

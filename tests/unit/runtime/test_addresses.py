@@ -39,30 +39,30 @@ def test_anything_else_is_refused(written: str) -> None:
         split_address(written)
 
 
-def test_peers_are_listened_to_next_door() -> None:
+def test_the_peer_port_follows_the_client_port_by_default() -> None:
     assert default_peer_address("127.0.0.1:7400") == "127.0.0.1:7401"
     assert default_peer_address("127.0.0.1:0") == "127.0.0.1:0"
     assert default_peer_address("[::1]:7400") == "[::1]:7401"
 
 
-def test_others_are_told_what_is_bound_unless_the_operator_knows_better() -> None:
+def test_the_bound_address_is_advertised_unless_another_is_set() -> None:
     with bind("127.0.0.1:0") as bound:
         assert advertised_address(bound, "") == bound_address(bound)
         assert advertised_address(bound, "mars:7400") == "mars:7400"
 
 
-def test_every_address_is_told_as_the_name_of_the_host() -> None:
+def test_a_wildcard_address_is_advertised_as_the_host_name() -> None:
     with bind("0.0.0.0:0") as bound:
         port = bound.getsockname()[1]
         assert advertised_address(bound, "") == f"{socket.gethostname()}:{port}"
 
 
-def test_nobody_is_answered_at_an_address_that_is_only_bound() -> None:
+def test_an_address_that_is_only_bound_refuses_connections() -> None:
     with bind("127.0.0.1:0") as bound, pytest.raises(ConnectionRefusedError):
         socket.create_connection(bound.getsockname(), timeout=60)
 
 
-def test_a_node_does_not_start_where_somebody_else_was_first_to_listen(tmp_path: Path) -> None:
+def test_a_node_does_not_start_on_an_address_in_use(tmp_path: Path) -> None:
     """Two sockets may be bound to one port as long as none of them listens: here the node's own two are."""
     with bind("127.0.0.1:0") as bound:
         address = bound_address(bound)

@@ -35,14 +35,14 @@ async def turned(loop: CountingLoop, times: int) -> None:
     await asyncio.wait_for(reached.wait(), 60)
 
 
-def test_a_stirred_loop_keeps_turning() -> None:
+def test_a_polling_loop_keeps_turning() -> None:
     loop = CountingLoop()
     BusyPoll(loop, 60_000).extend()
     loop.run_until_complete(turned(loop, 100))
     loop.close()
 
 
-def test_a_stirred_loop_sleeps_again_when_nothing_more_comes() -> None:
+def test_a_polling_loop_sleeps_again_when_nothing_arrives() -> None:
     loop = CountingLoop()
     BusyPoll(loop, 1).extend()
     with pytest.raises(TimeoutError):
@@ -53,7 +53,7 @@ def test_a_stirred_loop_sleeps_again_when_nothing_more_comes() -> None:
     assert loop.turns - before < 10
 
 
-def test_a_node_that_is_not_told_to_poll_sleeps() -> None:
+def test_a_loop_without_busy_poll_sleeps() -> None:
     loop = CountingLoop()
     BusyPoll(loop, 0).extend()
     loop.run_until_complete(asyncio.sleep(0.05))
@@ -61,7 +61,7 @@ def test_a_node_that_is_not_told_to_poll_sleeps() -> None:
     assert loop.turns < 10
 
 
-def test_a_loop_that_looks_by_itself_finds_what_arrives_and_keeps_its_timers() -> None:
+def test_an_owned_loop_polls_sockets_and_keeps_its_timers() -> None:
     async def heard_and_rung() -> bytes:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
@@ -77,7 +77,7 @@ def test_a_loop_that_looks_by_itself_finds_what_arrives_and_keeps_its_timers() -
     assert uvloop.run(heard_and_rung()) == b"x"
 
 
-def test_a_loop_that_looks_by_itself_sleeps_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owned_loop_sleeps_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
     def counted() -> None:

@@ -45,7 +45,7 @@ def test_a_node_without_a_cluster_answers_everybody_that_it_has_none() -> None:
     assert welcome(newcomer).cluster == NO_CLUSTER
 
 
-def test_whoever_is_refused_gets_the_very_error() -> None:
+def test_a_refused_node_raises_the_error_it_was_sent() -> None:
     with pytest.raises(OtherCluster, match="belongs to cluster 07"):
         check_answer(refusal(OtherCluster("07", "08")), 7401)
     assert check_answer(welcome(OURS), 7401) == welcome(OURS)
@@ -66,11 +66,11 @@ def test_a_new_node_founds_a_cluster_unless_it_is_to_join_one(tmp_path: Path) ->
     assert not joiner.founded and joiner.identity.cluster == NO_CLUSTER
 
 
-def test_a_node_remembers_its_cluster_and_through_whom_it_came(files: DiskFiles) -> None:
-    card = load_identity(files, "raft", ("127.0.0.1:9",))
-    entered = join_cluster(files, card, ClusterId(7))
+def test_a_node_remembers_its_cluster_and_its_join_addresses(files: DiskFiles) -> None:
+    identity = load_identity(files, "raft", ("127.0.0.1:9",))
+    entered = join_cluster(files, identity, ClusterId(7))
     assert entered.identity.cluster == 7
-    assert entered.identity.node == card.identity.node
+    assert entered.identity.node == identity.identity.node
     assert load_identity(files, "raft") == load_identity(files, "raft", ("elsewhere:1",)) == entered
     assert entered.through == ("127.0.0.1:9",)
 
@@ -82,13 +82,13 @@ def test_the_directory_of_one_fabric_is_not_taken_for_another(files: DiskFiles) 
 
 
 @pytest.mark.parametrize("written", [b"", b"{}", b'{"format": 1, "cluster": "", "node": ""}', b"\xff\xff"])
-def test_a_card_that_cannot_be_read_is_no_new_node(files: DiskFiles, tmp_path: Path, written: bytes) -> None:
+def test_a_damaged_identity_file_is_an_error_and_no_new_node(files: DiskFiles, tmp_path: Path, written: bytes) -> None:
     (tmp_path / "node.json").write_bytes(written)
     with pytest.raises(CorruptLog):
         load_identity(files, "raft")
 
 
-def test_a_card_says_who_the_node_is_in_words_that_logs_use(files: DiskFiles, tmp_path: Path) -> None:
-    card = load_identity(files, "raft")
-    assert msgspec.json.decode((tmp_path / "node.json").read_bytes(), type=IdentityFile) == card
-    assert len(card.node) == 16
+def test_the_identity_file_has_the_ids_that_logs_show(files: DiskFiles, tmp_path: Path) -> None:
+    identity = load_identity(files, "raft")
+    assert msgspec.json.decode((tmp_path / "node.json").read_bytes(), type=IdentityFile) == identity
+    assert len(identity.node) == 16

@@ -111,7 +111,7 @@ def test_messages_and_their_batches_arrive_in_order() -> None:
     play(story)
 
 
-def test_whoever_is_sought_by_address_is_met_by_name_and_can_be_written_to() -> None:
+def test_a_peer_dialled_by_address_is_identified_and_gets_messages() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         address = await theirs.listen()
         ours.links.connect(NodeId(0), address)
@@ -124,7 +124,7 @@ def test_whoever_is_sought_by_address_is_met_by_name_and_can_be_written_to() -> 
     play(story)
 
 
-def test_a_lost_link_is_told_once_and_dialled_again() -> None:
+def test_a_lost_link_is_reported_once_and_dialled_again() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         ours.links.connect(THEIRS, await theirs.listen())
         await until(lambda: THEIRS in ours.links.open_links)
@@ -138,7 +138,7 @@ def test_a_lost_link_is_told_once_and_dialled_again() -> None:
     play(story)
 
 
-def test_a_peer_that_takes_nothing_is_dropped_at_the_bound() -> None:
+def test_a_peer_that_reads_nothing_is_dropped_at_the_limit() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         ours.links.connect(THEIRS, await theirs.listen())
         await until(lambda: bool(theirs.listener.accepted))
@@ -157,7 +157,7 @@ def test_a_peer_that_takes_nothing_is_dropped_at_the_bound() -> None:
     play(story)
 
 
-def test_a_peer_that_is_parted_from_is_dialled_no_more() -> None:
+def test_a_disconnected_peer_is_not_dialled_again() -> None:
     async def story(ours: RecordingNode, theirs: RecordingNode) -> None:
         ours.links.connect(THEIRS, await theirs.listen())
         await until(lambda: bool(theirs.listener.accepted))

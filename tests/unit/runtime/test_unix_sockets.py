@@ -82,12 +82,12 @@ def test_a_path_that_the_system_would_not_take_is_refused_on_both_sides(tmp_path
             Options(addresses=(address,))
 
 
-def test_who_finds_nobody_there_is_told_so(tmp_path: Path) -> None:
+def test_a_path_without_a_listener_is_reported_as_unreachable(tmp_path: Path) -> None:
     with pytest.raises(Unreachable), blocking.connect(f"unix:{tmp_path / 'nobody'}", connect_timeout_ms=50):
         pass
 
 
-def test_only_those_may_use_it_whom_the_permissions_of_the_file_let(tmp_path: Path) -> None:
+def test_the_socket_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
     path = str(tmp_path / "r.sock")
     before = os.umask(0o077)
     try:

@@ -69,3 +69,8 @@ def test_the_end_of_a_time_is_left_to_spark_since_an_earlier_record_may_follow()
 def test_what_says_nothing_of_a_place_is_left_to_spark() -> None:
     others = [EqualTo(("value",), b"x"), Not(EqualTo(("topic",), "a")), IsNotNull(("key",)), EqualTo(("offset",), None)]
     assert narrow(ReadWindow(), others) == (ReadWindow(), others)
+
+
+def test_records_without_headers_are_left_to_spark_to_find() -> None:
+    wanted: list[Filter] = [IsNotNull(("headers",)), IsNotNull(("topic",))]
+    assert narrow(ReadWindow(), wanted) == (ReadWindow(), [IsNotNull(("headers",))])

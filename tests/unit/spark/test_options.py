@@ -96,3 +96,26 @@ def test_a_stream_has_no_end() -> None:
 def test_a_name_that_no_topic_can_have_is_refused(options: dict[str, str], error: type[RostraError]) -> None:
     with pytest.raises(error):
         parse_options(options, streaming=False)
+
+
+def test_headers_are_a_column_unless_they_are_not_wanted() -> None:
+    def columns(**options: str) -> tuple[str, ...]:
+        return parse_options({"subscribe": "a", **options}, streaming=False).columns
+
+    assert columns(includeHeaders="true") == COLUMNS
+    assert columns(includeHeaders="false") == COLUMNS[:-1]
+    with pytest.raises(InvalidSetting, match="contradicts columns"):
+        columns(includeHeaders="false", columns="value,headers")
+
+
+def test_a_batch_may_wait_for_a_number_of_offsets_and_a_time() -> None:
+    def stream(**options: str) -> tuple[int, int]:
+        parsed = parse_options({"subscribe": "a", **options}, streaming=True)
+        return parsed.offsets_per_trigger_min, parsed.trigger_delay_max_ms
+
+    assert stream() == (0, 900_000)
+    assert stream(minOffsetsPerTrigger="7", maxTriggerDelay="30s") == (7, 30_000)
+    with pytest.raises(InvalidSetting, match="no time such as"):
+        stream(maxTriggerDelay="soon")
+    with pytest.raises(InvalidSetting, match="more than maxOffsetsPerTrigger"):
+        stream(minOffsetsPerTrigger="7", maxOffsetsPerTrigger="6")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rostra.spark.pipelines.progress import cause_of, progress_of
+from rostra.spark.pipelines.progress import cause_of, metrics_of, progress_of
 
 END = {"v": 1, "topics": {"a": {"0": 10}}, "ids": {"a": "0000000000000001"}}
 LATEST = {"v": 1, "topics": {"a": {"0": 1_510}}, "ids": {"a": "0000000000000001"}}
@@ -37,3 +37,19 @@ SQLSTATE: XXKST"""
     assert cause_of(told) == "topic 'a' was deleted; subscribe again if it is created anew"
     assert cause_of("Job aborted\njava.io.IOException: No space left\n at x") == "IOException: No space left"
     assert cause_of("all is lost") == "all is lost"
+
+
+def test_the_lag_of_all_partitions_is_known_by_the_names_of_the_kafka_source() -> None:
+    ids = {"a": "0000000000000001"}
+    end = {"v": 1, "topics": {"a": {"0": 10, "1": 4}}, "ids": ids}
+    latest = {"v": 1, "topics": {"a": {"0": 15, "1": 5, "2": 3}}, "ids": ids}
+    sources = [{"endOffset": "7", "latestOffset": None}, {"endOffset": end, "latestOffset": latest}]
+    assert metrics_of({"batchId": 1, "numInputRows": 5, "processedRowsPerSecond": 2.5, "sources": sources}) == {
+        "records": 5,
+        "recordsPerSecond": 2.5,
+        "offsetsBehindLatest": 9,
+        "minOffsetsBehindLatest": 1,
+        "maxOffsetsBehindLatest": 5,
+        "avgOffsetsBehindLatest": 3.0,
+    }
+    assert metrics_of({"batchId": 1}) == {"records": 0, "recordsPerSecond": 0.0}

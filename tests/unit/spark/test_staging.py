@@ -15,6 +15,9 @@ from rostra.spark.source import parquet_staging
 from rostra.spark.source.columns import schema_of
 from rostra.spark.source.options import COLUMNS
 from rostra.spark.source.parquet_staging import DAY_US, DAYS_OPEN_MAX, by_day, escaped, stage
+from rostra.spark.source.plan import Span
+
+SPAN = Span("t/1", 7, 0, 0, 99)
 
 
 def batch_of(moments_us: Sequence[int], first: int = 0) -> pa.RecordBatch:
@@ -32,9 +35,12 @@ def batch_of(moments_us: Sequence[int], first: int = 0) -> pa.RecordBatch:
 
 
 def staged(root: Path, batches: Sequence[pa.RecordBatch]) -> dict[str, int]:
-    told = [row for batch in stage(batches, "t/1", str(root), COLUMNS) for row in batch.to_pylist()]
+    told = [row for batch in stage(batches, SPAN, str(root), COLUMNS) for row in batch.to_pylist()]
     assert len({row["file"] for row in told}) == len(told)
-    return {row["file"]: row["records"] for row in told}
+    assert {(row["topic"], row["topic_id"], row["partition"], row["first"], row["end"]) for row in told} == {
+        ("t/1", 7, 0, 0, 99)
+    }
+    return {row["file"]: row["records"] for row in told if row["file"]}
 
 
 def offsets(root: Path, names: Sequence[str]) -> list[int]:
@@ -79,7 +85,7 @@ def test_many_row_groups_are_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert offsets(tmp_path, [name]) == list(range(12))
 
 
-def test_of_nothing_there_is_no_file(tmp_path: Path) -> None:
+def test_of_nothing_there_is_no_file_but_a_row_with_what_was_read(tmp_path: Path) -> None:
     assert staged(tmp_path, []) == {} and not list(tmp_path.iterdir())
 
 
@@ -89,7 +95,7 @@ def test_an_attempt_that_fails_tells_of_nothing(tmp_path: Path) -> None:
         raise OSError("the broker is gone")
 
     with pytest.raises(OSError, match="gone"):
-        list(stage(failing(), "t", str(tmp_path), COLUMNS))
+        list(stage(failing(), SPAN, str(tmp_path), COLUMNS))
 
 
 def test_names_of_directories_are_written_as_spark_writes_them() -> None:

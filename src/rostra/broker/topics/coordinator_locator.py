@@ -11,7 +11,7 @@ from rostra.broker.sessions import Session
 from rostra.broker.topics.internal_topics import coordinating_partition
 from rostra.broker.topics.topic_table import KnownTopic
 from rostra.errors import NodeStopping, RostraError, TopicExists, Unavailable
-from rostra.fabric.api import Confirm, ProposeTopic, TopicSpec
+from rostra.fabric.api import Confirm, ProposeTopic, PublishPath, TopicSpec
 from rostra.model.ids import TopicId, random_id
 from rostra.wire.groups import CoordinatorLocation, FindCoordinator
 from rostra.wire.messages import TopicSettings
@@ -52,7 +52,7 @@ class CoordinatorLocator:
 
     def _answer(self, conn: Conn, message: FindCoordinator, known: KnownTopic) -> None:
         served = coordinating_partition(known, message.name)
-        here = served.owner or self._broker.fabric.guarantees.forwards_publishes
+        here = served.owner or self._broker.fabric.guarantees.publishes is PublishPath.HERE
         place = CoordinatorLocation(
             message.request,
             served.partition.topic,

@@ -22,7 +22,7 @@ from rostra.errors import (
     UnknownTopic,
     UnsupportedByFabric,
 )
-from rostra.fabric.api import Confirm, Describe, ProposeDrop, ProposeSettings, ProposeTopic, TopicSpec
+from rostra.fabric.api import Confirm, Delivers, Describe, ProposeDrop, ProposeSettings, ProposeTopic, TopicSpec
 from rostra.model.cluster import ClusterState, PlacedPartition
 from rostra.model.ids import TopicId, check_topic_name, is_internal, random_id
 from rostra.wire.messages import (
@@ -201,7 +201,7 @@ class TopicRequests:
             self._broker.refuse(conn, message.request, UnknownTopic(message.name))
 
     def _located(self, conn: Conn, request: int, known: KnownTopic) -> None:
-        here = self._broker.fabric.guarantees.forwards_publishes
+        here = self._broker.fabric.guarantees.delivers is Delivers.HERE
         places = tuple(_location(known.topic, served, here=here) for served in known.partitions)
         migrates = self._broker.producer_migration is not None
         if migrates:
@@ -417,9 +417,14 @@ def _partition_number(topic: Topic, served: ServedPartition) -> int:
 
 
 def _location(topic: Topic, served: ServedPartition, *, here: bool) -> PartitionLocation:
-    """`here`: this node accepts any batch and forwards it."""
+    """`here`: this node delivers what any node owns; then the owner's address is named beside."""
     own = served.partition.topic
     known = here or served.owner or bool(served.address)
     return PartitionLocation(
-        served.partition.index, served.address, served.epoch, 0 if own == topic.topic else own, known
+        served.partition.index,
+        "" if here else served.address,
+        served.epoch,
+        0 if own == topic.topic else own,
+        known,
+        served.address if here else "",
     )

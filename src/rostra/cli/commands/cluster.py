@@ -10,7 +10,6 @@ import typer
 from rostra.cli.commands.cluster_rows import (
     MEMBER_COLUMNS,
     RING_COLUMNS,
-    STATUS_COLUMNS,
     Members,
     member_row,
     member_table_row,
@@ -18,6 +17,7 @@ from rostra.cli.commands.cluster_rows import (
     partition_table_rows,
     ring_row,
     ring_table_row,
+    status_columns,
     summary,
     topic_of,
 )
@@ -85,7 +85,7 @@ def status(
     output: OutputOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show every partition: owner, term, commit offset, end, and the lag of each replica.
+    """Show every partition: owner and its epoch, commit offset, end, and the lag of each replica.
 
     The first line of a partition is its owner, the others are the other replicas. Below `match` a replica has on disk
     what the owner has; `lag` is the number of offsets it lacks. `_metadata` is the metadata of the cluster.
@@ -102,7 +102,7 @@ def status(
         print_note("; ".join(summary(state)))
         return
     table = [row for one in placed for row in partition_table_rows(one, members)]
-    invocation.output.rows(table, columns=STATUS_COLUMNS, blank="")
+    invocation.output.rows(table, columns=status_columns(state), blank="")
     invocation.output.line("")
     for line in summary(state):
         invocation.output.line(line)
@@ -158,12 +158,12 @@ def add(
 
 
 def _join_targets(state: ClusterState) -> list[NodeState]:
-    return [one for one in state.nodes if one.there and not one.leaving]
+    return [one for one in state.nodes if one.alive and not one.leaving]
 
 
 def join_command(state: ClusterState) -> str:
     """Complete where all members are on this machine; elsewhere the host name is left to fill in."""
-    joins = " ".join(f"--join {one.peer_address}" for one in _join_targets(state))
+    joins = f"--fabric {state.fabric} " + " ".join(f"--join {one.peer_address}" for one in _join_targets(state))
     hosts = {one.address.rpartition(":")[0].strip("[]") for one in state.nodes}
     data = f"./rostra-data-{len(state.nodes) + 1}"
     if not hosts <= set(LOOPBACK):
@@ -220,7 +220,7 @@ def _await_removal(client: Client, leaver: NodeState) -> None:
         left = next((one for one in nodes if one.node == leaver.node), None)
         if left is None:
             return
-        down = [one.name for one in nodes if not one.there and one.node != leaver.node]
+        down = [one.name for one in nodes if not one.alive and one.node != leaver.node]
         if (left.copies, down) != printed:
             printed = left.copies, down
             doing = f"{left.copies} replicas still to move" if left.copies else "leaving"

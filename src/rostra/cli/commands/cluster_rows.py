@@ -9,6 +9,7 @@ from rostra.cli.output import Cell
 from rostra.model.ids import NodeId, text
 
 if TYPE_CHECKING:
+    from rostra.fabric.registry import PartitionColumns
     from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition, RingState
 
 METADATA_NAME = "_metadata"
@@ -16,7 +17,19 @@ METADATA_NAME = "_metadata"
 
 MEMBER_COLUMNS = ("name", "address", "peer_address", "state", "votes", "owns", "replicas", "id")
 RING_COLUMNS = ("broker", "next", "previous", "members", "view", "round_trip_ms", "backlog")
-STATUS_COLUMNS = ("partition", "term", "commit", "end", "quorum", "node", "as", "match", "lag")
+STATUS_COLUMNS = ("commit", "end", "quorum", "node", "as", "match", "lag")
+
+
+def status_columns(state: ClusterState) -> tuple[str, ...]:
+    return ("partition", columns_of(state.fabric).epoch, *STATUS_COLUMNS)
+
+
+def columns_of(fabric: str) -> PartitionColumns:
+    """Of a fabric that this version does not know, what can be said of any."""
+    from rostra.fabric.registry import FABRICS, PartitionColumns
+
+    kind = FABRICS.get(fabric)
+    return kind.columns if kind is not None else PartitionColumns("epoch", lambda copies: 1)
 
 
 def member_row(node: NodeState) -> dict[str, Cell]:
@@ -25,7 +38,7 @@ def member_row(node: NodeState) -> dict[str, Cell]:
         "name": node.name,
         "address": node.address,
         "peer_address": node.peer_address,
-        "alive": node.there,
+        "alive": node.alive,
         "votes": node.votes,
         "leaving": node.leaving,
         "owns": node.owns,
@@ -35,7 +48,7 @@ def member_row(node: NodeState) -> dict[str, Cell]:
 
 def member_table_row(node: NodeState) -> dict[str, Cell]:
     """With one word for the state, so that the table fits eighty columns."""
-    state = "up" if node.there else "down"
+    state = "up" if node.alive else "down"
     return {**member_row(node), "state": "leaving" if node.leaving else state}
 
 
@@ -48,8 +61,8 @@ def ring_row(ring: RingState, state: ClusterState) -> dict[str, Cell]:
         "previous": members.name_of(ring.previous) if ring.previous else "",
         "members": [members.name_of(node) for node in ring.members],
         "view": ring.view,
-        "round_trip_ms": round(ring.circle_us / 1000, 3),
-        "backlog": ring.lacks,
+        "round_trip_ms": round(ring.round_trip_us / 1000, 3),
+        "backlog": ring.backlog,
     }
 
 
@@ -67,13 +80,13 @@ def name_of(placed: PlacedPartition) -> str:
 
 
 class Quorum:
-    """Whether a majority of a partition's voters is alive, as the node that was asked sees them."""
+    """Whether as many of a partition's voters are alive as its fabric needs, as the node that was asked sees them."""
 
-    def __init__(self, placed: PlacedPartition, alive: frozenset[NodeId]) -> None:
+    def __init__(self, placed: PlacedPartition, alive: frozenset[NodeId], columns: PartitionColumns) -> None:
         voters = [copy.node for copy in placed.copies if copy.votes]
         self.voters = len(voters)
         self.alive = sum(voter in alive for voter in voters)
-        self.is_met = self.alive >= self.voters // 2 + 1
+        self.is_met = self.alive >= columns.needed(self.voters)
         self.has_owner = placed.owner in alive
         self.moving = placed.moving
 
@@ -90,7 +103,8 @@ class Members:
     """The members of a cluster: which are alive, and their names."""
 
     def __init__(self, state: ClusterState) -> None:
-        self.alive = frozenset(node.node for node in state.nodes if node.there)
+        self.alive = frozenset(node.node for node in state.nodes if node.alive)
+        self.columns = columns_of(state.fabric)
         self._names = {node.node: node.name for node in state.nodes}
 
     def name_of(self, node: NodeId) -> str:
@@ -100,7 +114,7 @@ class Members:
 def partition_row(placed: PlacedPartition, members: Members) -> dict[str, Cell]:
     """All of a partition's state, for JSON."""
     alive = members.alive
-    quorum = Quorum(placed, alive)
+    quorum = Quorum(placed, alive, members.columns)
     replicas: list[Cell] = [
         {
             "node": text(copy.node),
@@ -117,7 +131,7 @@ def partition_row(placed: PlacedPartition, members: Members) -> dict[str, Cell]:
         "partition": placed.partition,
         "owner": text(placed.owner) if placed.owner else None,
         "owner_name": members.name_of(placed.owner) if placed.owner else None,
-        "term": placed.epoch,
+        "epoch": placed.epoch,
         "first": placed.first,
         "commit": placed.commit,
         "end": placed.end,
@@ -139,10 +153,10 @@ def partition_table_rows(placed: PlacedPartition, members: Members) -> list[dict
     rows = [_replica_cells(placed, copy, members) for copy in ordered] or [{}]
     rows[0] = {
         "partition": name_of(placed),
-        "term": placed.epoch,
+        members.columns.epoch: placed.epoch,
         "commit": placed.commit,
         "end": placed.end,
-        "quorum": str(Quorum(placed, members.alive)),
+        "quorum": str(Quorum(placed, members.alive, members.columns)),
         **rows[0],
     }
     return rows
@@ -166,9 +180,9 @@ def _replica_cells(placed: PlacedPartition, copy: CopyState, members: Members) -
 def summary(state: ClusterState) -> list[str]:
     members = Members(state)
     alive = members.alive
-    down = [members.name_of(node.node) for node in state.nodes if not node.there]
+    down = [members.name_of(node.node) for node in state.nodes if not node.alive]
     owned = Counter(placed.owner for placed in state.partitions if placed.owner in alive)
-    quorums = [Quorum(placed, alive) for placed in state.partitions]
+    quorums = [Quorum(placed, alive, members.columns) for placed in state.partitions]
     lost = sum(not quorum.is_met for quorum in quorums)
     ownerless = sum(quorum.is_met and not quorum.has_owner for quorum in quorums)
     count = len(state.nodes)

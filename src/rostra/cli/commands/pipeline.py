@@ -31,7 +31,7 @@ rostra pipeline audit traces --save audit.json
 rostra pipeline report audit.json"""
 ARCHIVE_EXAMPLES = """
 rostra pipeline archive orders clicks --lake lake
-rostra pipeline archive --pattern 'plant/#' --lake lake --once
+rostra pipeline archive --pattern 'plant/#' --lake table --format delta --once
 rostra pipeline archive orders --lake s3a://bucket/lake --master spark://host:7077"""
 AUDIT_EXAMPLES = """
 rostra pipeline audit traces
@@ -39,6 +39,9 @@ rostra pipeline audit traces --save audit.json --conf spark.driver.memory=8g"""
 REPORT_EXAMPLES = """
 rostra pipeline report audit.json --to report.html
 rostra pipeline report audit.json --windows figures"""
+COMPACT_EXAMPLES = """
+rostra pipeline compact table
+rostra pipeline compact lake --to lake-2"""
 ROLLUP_EXAMPLES = """
 rostra pipeline rollup orders --lake figures --window '1 minute' --by topic,key --once"""
 
@@ -60,7 +63,13 @@ OnceOption = Annotated[bool, typer.Option("--once", help="End when all records s
 EveryOption = Annotated[str, typer.Option("--every", metavar="TIME", help="Interval between batches.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Most records in a batch.")]
 CheckpointOption = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Where Spark stores its progress.", show_default="in the lake")
+    str | None, typer.Option(metavar="DIR", help="Where Spark stores its progress.", show_default="beside the lake")
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="parquet|delta", help="Plain files, or a Delta table.", show_default="as it is; parquet for a new lake"
+    ),
 ]
 MasterOption = Annotated[str | None, typer.Option(metavar="URL", help="Where Spark runs.", show_default="local[*]")]
 ConfOption = Annotated[
@@ -73,11 +82,11 @@ def archive(
     topics: TopicsArgument = None,
     pattern: PatternOption = None,
     lake: LakeOption = "lake",
+    format: FormatOption = None,
     start: FromOption = "earliest",
     once: OnceOption = False,
     every: EveryOption = "10s",
     limit: LimitOption = 1_000_000,
-    checkpoint: CheckpointOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     node: NodeOption = None,
@@ -86,8 +95,9 @@ def archive(
 ) -> None:
     """Write topics to a lake of Parquet files by topic and date, every record once.
 
-    A new run continues where the last one stopped: after Ctrl-C, or a crash of Spark, of this command or of a node.
-    Small files are merged every 20 batches.
+    A new run continues where the lake ends: after Ctrl-C, or a crash of Spark, of this command or of a node. A lake has
+    one writer at a time. Small files of a Delta table are merged every 20 batches; `rostra pipeline compact` merges
+    plain files into a new lake.
     """
     invocation = begin(context, node=node, output=output, config=config)
     every_ms = _every_ms(every)
@@ -95,7 +105,7 @@ def archive(
     with _spark(master, conf) as spark:
         from rostra.spark.pipelines.archive import archive_topics
 
-        query = archive_topics(spark, options, lake, checkpoint=checkpoint, once=once, trigger_ms=every_ms)
+        query = archive_topics(spark, options, lake, format=format, once=once, trigger_ms=every_ms)
         _follow(query, invocation)
 
 
@@ -128,7 +138,8 @@ def rollup(
 ) -> None:
     """Count records in windows of event time, with rates, percentiles and distinct keys, as Parquet files.
 
-    A window is written once, when the watermark has passed it; the number of later records is reported.
+    A window is written once, when the watermark has passed it; windows that are still open, and the number of later
+    records, are reported.
     """
     invocation = begin(context, node=node, output=output, config=config)
     every_ms = _every_ms(every)
@@ -138,11 +149,38 @@ def rollup(
         from rostra.spark.pipelines.rollup import rollup as rolled_up
         from rostra.spark.pipelines.rollup import rollup_to_lake
 
+        _check_topics(options)
         frame = spark.readStream.format("rostra").options(**options).load()
         rolled = rolled_up(
             frame, window=window, slide=slide, watermark=watermark, by=groups, measure=measure, exact=exact
         )
         _follow(rollup_to_lake(rolled, lake, checkpoint=checkpoint, once=once, trigger_ms=every_ms), invocation)
+
+
+def compact(
+    context: typer.Context,
+    lake: Annotated[str, typer.Argument(metavar="LAKE", help="The lake: a directory, or any URL Spark knows.")],
+    to: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The new lake, for plain Parquet files.", show_default="in place")
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    output: OutputOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Merge small files of a lake: those of a Delta table in place, plain Parquet files into a new lake.
+
+    The new lake continues the old one: archive into it from then on, and delete the old one when nobody reads it.
+    """
+    invocation = begin(context, output=output, config=config)
+    with _spark(master, conf) as spark:
+        from rostra.spark.lake.compaction import compact as compacted
+
+        done = compacted(spark, lake, to)
+    if invocation.output.is_json:
+        invocation.output.row(msgspec.structs.asdict(done))
+    else:
+        print_note(f"{done.files_before:,} files before, {done.files_after:,} files after")
 
 
 def audit(
@@ -218,7 +256,9 @@ def _every_ms(written: str) -> int:
 @contextmanager
 def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
     asked = dict(_setting(written) for written in conf or [])
-    from rostra.spark.environment.session import SMALL, running, session
+    from rostra.spark.environment.session import SMALL, check_master, running, session
+
+    check_master(master)
 
     if running() is not None:
         # Called from a program that has a session: use it and leave it open.
@@ -262,19 +302,41 @@ def _options(
     return options
 
 
+def _check_topics(options: dict[str, str]) -> None:
+    """Report a missing topic before Spark wraps the error."""
+    from rostra.spark.source.cluster_connection import ClusterConnection
+    from rostra.spark.source.options import parse_options
+
+    cluster = ClusterConnection(parse_options(options, streaming=True))
+    try:
+        cluster.available()
+    finally:
+        cluster.close()
+
+
 def _follow(query: StreamingQuery, invocation: Invocation) -> None:
     from pyspark.errors import StreamingQueryException
 
     from rostra.spark.pipelines.progress import BatchProgress, cause_of, follow
 
+    windows, last = 0, None
+
     def print_progress(progress: BatchProgress) -> None:
+        nonlocal windows, last
+        last = progress
+        windows += progress.windows or 0
         print_note(progress.line())
 
     try:
         records = follow(query, print_progress)
     except StreamingQueryException as error:
         raise PipelineFailed(cause_of(str(error))) from None
+    counted: dict[str, Cell] = {"records": records}
+    if last is not None and last.windows is not None:
+        counted |= {"windows": windows, "open": last.windows_open}
     if invocation.output.is_json:
-        invocation.output.row({"records": records})
+        invocation.output.row(counted)
     else:
-        print_note(f"{records:,} records")
+        print_note(", ".join(f"{count:,} {name}" for name, count in counted.items()))
+    if counted.get("open"):
+        print_note("open windows are written when later records move the watermark past them")

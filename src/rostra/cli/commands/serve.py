@@ -11,7 +11,8 @@ import typer
 from rostra.cli.configuration import Configuration
 from rostra.cli.exit_codes import ExitCode
 from rostra.cli.invocation import ConfigOption, begin
-from rostra.cli.settings import SETTINGS
+from rostra.cli.settings import SETTINGS, parser_of
+from rostra.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from rostra.runtime.settings import NodeSettings
@@ -22,7 +23,7 @@ rostra serve --data /var/lib/rostra --listen 127.0.0.1:7400 --metrics 127.0.0.1:
 rostra serve --name second --data ./second --listen 127.0.0.1:7410 --join 127.0.0.1:7401
 rostra serve --listen 0.0.0.0:7400 --advertise mars:7400 --advertise-peers mars:7401 --join venus:7401
 rostra serve --listen-unix /run/rostra.sock
-rostra serve --fabric flood --data ./first --listen 127.0.0.1:7400
+rostra serve --fabric flood --set both_ways=true --data ./first --listen 127.0.0.1:7400
 rostra serve --limit batch_bytes_max=8MiB --limit heartbeat_ms=2s"""
 
 
@@ -99,9 +100,11 @@ def serve(
         str | None,
         typer.Option(metavar="NAME", help="Replication: raft, or flood (a ring of brokers).", show_default="raft"),
     ] = None,
-    both_ways: Annotated[
-        bool | None,
-        typer.Option("--both-ways", help="With flood, send records to both neighbours: half the distance."),
+    fabric_settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the fabric, such as both_ways=true. Repeatable."
+        ),
     ] = None,
     limit: Annotated[
         list[str] | None,
@@ -132,7 +135,7 @@ def serve(
         "log_level": log_level,
         "stop_deadline_ms": stop_deadline,
         "fabric": fabric,
-        "both_ways": both_ways,
+        "set": fabric_settings or None,
         "busy_poll_ms": busy_poll,
         **_limits(limit or []),
     }
@@ -156,6 +159,26 @@ def _limits(given: list[str]) -> dict[str, object]:
     return limits
 
 
+def fabric_settings_of(configuration: Configuration) -> dict[str, int | bool | str]:
+    """The settings of the chosen fabric, as its own type declares them."""
+    from rostra.fabric.registry import fabric_by_name
+
+    kind = fabric_by_name(configuration.text("fabric"))
+    fields = {field.name: field for field in msgspec.structs.fields(kind.settings)}
+    found: dict[str, int | bool | str] = {}
+    for written in configuration.texts("set"):
+        name, equals, given = written.partition("=")
+        if not equals or name not in fields:
+            raise InvalidSetting("--set", f"{written!r} is not NAME=VALUE with one of: {', '.join(fields)}")
+        try:
+            value = parser_of(fields[name])(given)
+        except ValueError as error:
+            raise InvalidSetting(f"--set {name}", str(error)) from None
+        assert not isinstance(value, tuple)
+        found[name] = value
+    return found
+
+
 def node_settings(configuration: Configuration) -> NodeSettings:
     from rostra.broker.settings import BrokerSettings
     from rostra.runtime.settings import NodeSettings
@@ -172,7 +195,7 @@ def node_settings(configuration: Configuration) -> NodeSettings:
         advertise_peers=configuration.text("advertise_peers"),
         join=configuration.texts("join"),
         fabric=configuration.text("fabric"),
-        both_ways=bool(configuration["both_ways"]),
+        fabric_settings=fabric_settings_of(configuration),
         fsync="commit" if configuration.text("fsync") == "commit" else "never",
         metrics="" if metrics == "off" else metrics,
         trace=configuration.text("trace"),

@@ -206,7 +206,7 @@ def list_topics(
 def _rows_of_all_nodes(invocation: Invocation, state: ClusterState) -> list[dict[str, Cell]]:
     rows: list[dict[str, Cell]] = []
     for member in state.nodes:
-        if not member.there:
+        if not member.alive:
             print_note(f"{member.name} is down: its topics are not listed")
             continue
         with invocation.connect(member.address) as client:

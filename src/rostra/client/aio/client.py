@@ -186,7 +186,7 @@ class Client:
         """Return the nodes, and the owner and the replicas of every partition. Any node can answer.
 
         >>> state = await client.describe_cluster()  # doctest: +SKIP
-        >>> [node.address for node in state.nodes if not node.there]  # doctest: +SKIP
+        >>> [node.address for node in state.nodes if not node.alive]  # doctest: +SKIP
         []
         """
         core = self._driver.core

@@ -184,7 +184,7 @@ class Client:
         """Return the nodes, and the owner and the replicas of every partition. Any node can answer.
 
         >>> state = client.describe_cluster()  # doctest: +SKIP
-        >>> [node.address for node in state.nodes if not node.there]  # doctest: +SKIP
+        >>> [node.address for node in state.nodes if not node.alive]  # doctest: +SKIP
         []
         """
         state = self._driver.call(lambda call: self._driver.core.describe_cluster(now_us(), call))

@@ -281,7 +281,7 @@ class Core:
             case Published():
                 waiter = link.awaiting.pop(message.request, None)
                 if isinstance(waiter, SentBatch):
-                    waiter.sender.published(now_us, waiter, message.offset)
+                    waiter.sender.published(now_us, waiter, message)
             case Pong():
                 pass
             case Ping():

@@ -55,6 +55,7 @@ from rostra.fabric.api import (
     ProposeLogStart,
     ProposeSettings,
     ProposeTopic,
+    PublishPath,
     QueryHeldByAll,
     ReadDone,
     Readers,
@@ -103,7 +104,9 @@ from rostra.fabric.flood.ring import MEMBERS, Ring
 from rostra.fabric.flood.ring_description import RingDescription
 from rostra.fabric.flood.ring_link import RingLink
 from rostra.fabric.flood.settings import HEARTBEAT_TIMER, FloodSettings
+from rostra.fabric.flood.status import status_of
 from rostra.fabric.flood.topics import TOPIC, FloodTopics
+from rostra.fabric.status import ClusterStatus
 from rostra.model.batch import stamp
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Safeguard, Without
@@ -117,7 +120,7 @@ GUARANTEES = Guarantees(
     survives=Survives.ANY,
     groups_span_nodes=False,
     exactly_once_sink=False,
-    forwards_publishes=True,
+    publishes=PublishPath.HERE,
     topics=TopicScope.EACH,
     exclusive_ownership=False,
 )
@@ -305,6 +308,14 @@ class Flood:
             link.vector_received(message)
         else:
             link.acknowledged(message.entries, gap=message.gap)
+
+    def status(self) -> ClusterStatus | None:
+        if not self.ready:
+            return None
+        return status_of(self.node, self.boot, self.ring.members.values(), self.ring.is_alive)
+
+    def problem(self) -> str:
+        return "" if self.ready else "the node has not joined the ring yet"
 
     # --- starting ------------------------------------------------------------------------------------
 

@@ -89,7 +89,8 @@ from rostra.fabric.raft.replicas.leader_transfer import LeaderTransfer
 from rostra.fabric.raft.replicas.reassignment import ReplicaReassignment
 from rostra.fabric.raft.replicas.replicas import RETIRED, Replicas
 from rostra.fabric.raft.settings import DEADLINE_TIMER, HEARTBEAT_TIMER, RaftSettings
-from rostra.fabric.raft.status import ClusterStatus, status_of
+from rostra.fabric.raft.status import problem_of, status_of
+from rostra.fabric.status import ClusterStatus
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 
@@ -181,8 +182,11 @@ class Raft:
         """Committed metadata was recovered: the node can serve it before it hears a leader."""
         self.out: list[FabricEffect] = []
 
-    def status(self) -> ClusterStatus:
-        return status_of(self)
+    def status(self) -> ClusterStatus | None:
+        return status_of(self) if self.metadata_loaded else None
+
+    def problem(self) -> str:
+        return problem_of(self)
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         """Processes one input. Records take the fast path where their group allows it."""

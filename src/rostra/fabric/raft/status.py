@@ -1,63 +1,16 @@
-"""The status of the cluster and of the groups at one node, for the command line and metrics."""
+"""The status of a Raft node: its members and groups, and why it cannot serve."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from rostra.fabric.raft.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
-from rostra.model.ids import NodeId, Partition
+from rostra.fabric.status import ClusterStatus, FollowerStatus, GroupStatus, MemberStatus
+from rostra.model.ids import NodeId
 
 if TYPE_CHECKING:
     from rostra.fabric.raft.machine import Raft
-
-
-class MemberStatus(msgspec.Struct, frozen=True, array_like=True):
-    """`alive` is what this node observes; always true of itself."""
-
-    node: NodeId
-    address: str
-    peer_address: str
-    alive: bool
-    voter: bool
-    """In the metadata group."""
-
-
-class FollowerStatus(msgspec.Struct, frozen=True, array_like=True):
-    node: NodeId
-    state: str
-    match: int
-    next: int
-    in_flight_bytes: int
-
-
-class GroupStatus(msgspec.Struct, frozen=True, array_like=True):
-    """One group as its member here knows it; `followers` only on the leader. Leader 0: unknown."""
-
-    partition: Partition
-    topic: str
-    role: str
-    term: int
-    leader: NodeId
-    first: int
-    end: int
-    synced: int
-    commit: int
-    complete: bool
-    quiescent: bool
-    voters: tuple[NodeId, ...]
-    learners: tuple[NodeId, ...]
-    followers: tuple[FollowerStatus, ...]
-
-
-class ClusterStatus(msgspec.Struct, frozen=True, array_like=True):
-    node: NodeId
-    boot: int
-    members: tuple[MemberStatus, ...]
-    groups: tuple[GroupStatus, ...]
-    """The metadata group first."""
 
 
 def status_of(raft: Raft) -> ClusterStatus:
@@ -87,6 +40,7 @@ def group_status(group: RaftGroup) -> GroupStatus:
         group.partition,
         "" if group.partition == METADATA_PARTITION else group.name,
         str(group.role),
+        group.leader == group.node,
         group.term,
         group.leader or NodeId(0),
         log.first,
@@ -99,3 +53,16 @@ def group_status(group: RaftGroup) -> GroupStatus:
         group.config.learners,
         followers,
     )
+
+
+def problem_of(raft: Raft) -> str:
+    """Why the node cannot serve with its cluster at the moment; empty if it can."""
+    if raft.removed:
+        return "this node was removed from its cluster; to join again, start it with an empty data directory"
+    if not raft.metadata_loaded:
+        return "the metadata is not loaded yet"
+    if raft.metadata.group.leader is not None:
+        return ""
+    members = raft.peers.members()
+    alive = 1 + sum(raft.peers.is_alive(member.node) for member in members)
+    return f"no leader is elected: {alive} of {1 + len(members)} members are up"

@@ -7,37 +7,44 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from rostra.fabric.api import METADATA, Fabric
-from rostra.fabric.registry import FabricKind
 from rostra.model.ids import text
 
 PLACE = ["topic", "partition"]
 
 
-def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
-    status = kind.status(fabric)
+def cluster_metrics(fabric: Fabric) -> Iterator[Metric]:
+    status = fabric.status()
     if status is None:
         return
-    there = GaugeMetricFamily("rostra_member_there", "1 if this node hears the member", labels=["member", "address"])
+    up = GaugeMetricFamily(
+        "rostra_member_up", "1 if this node receives heartbeats of the member", labels=["member", "address"]
+    )
     votes = GaugeMetricFamily("rostra_member_votes", "1 if the member votes on topics and members", labels=["member"])
     for member in status.members:
-        there.add_metric([text(member.node), member.address], int(member.alive))
+        up.add_metric([text(member.node), member.address], int(member.alive))
         votes.add_metric([text(member.node)], int(member.voter))
-    away = sum(not member.alive for member in status.members)
+    down = sum(not member.alive for member in status.members)
     yield GaugeMetricFamily("rostra_members", "Members of the cluster", value=len(status.members))
-    yield GaugeMetricFamily("rostra_members_away", "Members that this node does not hear", value=away)
-    yield there
+    yield GaugeMetricFamily("rostra_members_down", "Members whose heartbeats this node does not receive", value=down)
+    yield up
     yield votes
     role = GaugeMetricFamily("rostra_group_role", "1 for the role of this node", labels=[*PLACE, "role"])
+    owned = GaugeMetricFamily("rostra_partition_owner", "1 if this node orders the partition", labels=PLACE)
     term = GaugeMetricFamily("rostra_group_term", "Term of the group", labels=PLACE)
-    commit = GaugeMetricFamily("rostra_group_commit_offset", "What a majority has", labels=PLACE)
-    end = GaugeMetricFamily("rostra_group_end_offset", "Where the copy here ends", labels=PLACE)
-    synced = GaugeMetricFamily("rostra_group_synced_offset", "What is on stable storage here", labels=PLACE)
+    commit = GaugeMetricFamily("rostra_group_commit_offset", "Commit offset", labels=PLACE)
+    end = GaugeMetricFamily("rostra_group_end_offset", "End of the log here", labels=PLACE)
+    synced = GaugeMetricFamily(
+        "rostra_group_synced_offset", "Offset below which the log is on stable storage here", labels=PLACE
+    )
     labels = [*PLACE, "follower"]
-    match = GaugeMetricFamily("rostra_group_match_offset", "What a follower of this leader has synced", labels=labels)
+    match = GaugeMetricFamily(
+        "rostra_group_match_offset", "Offset below which a follower of this leader has synced", labels=labels
+    )
     lag = GaugeMetricFamily("rostra_replica_lag", "Offsets that a follower of this leader lacks", labels=labels)
     for group in status.groups:
         place = [group.topic or METADATA, str(group.partition.index)]
         role.add_metric([*place, group.role], 1)
+        owned.add_metric(place, int(group.owner))
         term.add_metric(place, group.term)
         commit.add_metric(place, group.commit)
         end.add_metric(place, group.end)
@@ -45,4 +52,4 @@ def cluster_metrics(kind: FabricKind, fabric: Fabric) -> Iterator[Metric]:
         for follower in group.followers:
             match.add_metric([*place, text(follower.node)], follower.match)
             lag.add_metric([*place, text(follower.node)], max(group.end - follower.match, 0))
-    yield from (role, term, commit, end, synced, match, lag)
+    yield from (role, owned, term, commit, end, synced, match, lag)

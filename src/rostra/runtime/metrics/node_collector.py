@@ -62,7 +62,7 @@ class NodeCollector(Collector):
             yield GaugeMetricFamily(name, text, value=value)
         yield from self._labelled()
         yield self._syncs()
-        yield from cluster_metrics(self._fabric, broker.fabric)
+        yield from cluster_metrics(broker.fabric)
 
     def _labelled(self) -> Iterator[Metric]:
         counters = self._counters

@@ -6,7 +6,9 @@ a split holds them back, and if it lasts longer than `STREAM_BREAKS_US` the link
 sender gets `PeerLost`. As datagrams, each message travels alone and may be lost, duplicated or reordered. A fabric must
 work in both modes.
 
-A message in flight belongs to the receiver's incarnation: a stream to a process that crashed since delivers nothing.
+A link is up when it was dialled and the other process answered, as on sockets; what is sent before is dropped. A stream
+leads to one incarnation of the receiver: when that process ends, the link is down until it was dialled again. After a
+power cut nobody is told; the process that comes next resets the link as soon as something arrives on it.
 """
 
 from __future__ import annotations
@@ -17,9 +19,7 @@ from typing import Protocol
 
 from rostra.errors import PeerViolation
 from rostra.fabric.api import Buffer
-from rostra.fabric.flood.messages import Barrier, Records
-from rostra.fabric.raft.messages import AppendEntries, InstallSnapshot, NodeHeartbeat, TimeoutNow
-from rostra.fabric.registry import FABRICS
+from rostra.fabric.registry import FABRICS, FabricKind
 from rostra.model.ids import NodeId
 from rostra.simulator.clock import MS_US, SECOND_US, Clock
 from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
@@ -28,20 +28,15 @@ from rostra.simulator.network.splits import NetworkSplit
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import Dialect, Framed, encode
 
-OBSERVED: frozenset[type[object]] = frozenset(
-    {NodeHeartbeat, AppendEntries, InstallSnapshot, TimeoutNow, Records, Barrier}
-)
 CONNECT_RETRY_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
 """How long a split may hold a stream back before the link breaks."""
+REPLAYED = 0.02
+"""Share of datagrams of which a copy arrives late, where the plan has it."""
 RETRANSMIT_US = 5 * MS_US
 """How long after a split ends a stream retransmits."""
 
 FRAME_BYTES_MAX = 1 << 30
-FROM_PEERS: Dialect[Framed] = Dialect(
-    [kind for fabric in FABRICS.values() for kind in fabric.peer_kinds], payload_optional=True
-)
-"""The message kinds of all fabrics, which do not overlap."""
 
 
 class SimulatedPeer(Protocol):
@@ -63,24 +58,56 @@ class SimulatedPeer(Protocol):
 class PeerWire:
     """The directed link from one node to another."""
 
-    __slots__ = ("breaks", "held", "last_us", "pair", "receiver", "slow")
+    __slots__ = (
+        "address",
+        "breaks",
+        "held",
+        "incarnation",
+        "last_us",
+        "pair",
+        "receiver",
+        "seed",
+        "sender",
+        "slow",
+        "up",
+    )
 
-    def __init__(self, pair: tuple[NodeId, NodeId], receiver: SimulatedPeer) -> None:
-        self.pair = pair
+    def __init__(self, sender: SimulatedPeer, receiver: SimulatedPeer, *, slow: bool) -> None:
+        self.pair = sender.id, receiver.id
+        self.sender = sender
         self.receiver = receiver
+        self.slow = slow
         self.last_us = 0
-        self.slow = False
+        self.address = ""
+        """Where the sender dials the receiver; empty if it does not."""
+        self.seed = False
+        """Whether it was dialled by its address alone: then each answer tells the sender who is there."""
+        self.up = False
+        self.incarnation = 0
+        """The incarnation of the receiver that answered."""
         self.breaks = 0
         """How often the link broke; messages sent before the last break never arrive."""
         self.held: list[tuple[bytes, int, int]] = []
         """Messages held back by a split, if this is a stream."""
 
+    def close(self) -> None:
+        self.up = False
+        self.breaks += 1
+        self.held.clear()
+
 
 class PeerNetwork:
-    """All links between nodes, and the splits that are active."""
+    """The links between nodes, made when they are first dialled, and the splits that are active."""
 
     def __init__(
-        self, clock: Clock, trace: Trace, plan: FaultPlan, fault_counts: FaultCounts, history: History, random: Random
+        self,
+        clock: Clock,
+        trace: Trace,
+        plan: FaultPlan,
+        fault_counts: FaultCounts,
+        history: History,
+        random: Random,
+        kinds: Sequence[FabricKind] = (),
     ) -> None:
         self._clock = clock
         self._trace = trace
@@ -88,10 +115,19 @@ class PeerNetwork:
         self._fault_counts = fault_counts
         self._history = history
         self._random = random
+        # Without a choice, all fabrics: their message kinds do not overlap.
+        chosen = kinds or tuple(FABRICS.values())
+        messages = [message for kind in chosen for message in kind.peer_kinds]
+        self._dialect: Dialect[Framed] = Dialect(messages, payload_optional=True)
+        self._claims = {message: found for kind in chosen for message, found in kind.claims.items()}
+        self._hops = {message: found for kind in chosen for message, found in kind.hops.items()}
         self._low, high = plan.delay_us
         self._spread = high - self._low
         self._nodes: dict[NodeId, SimulatedPeer] = {}
-        self._wires: dict[tuple[NodeId, NodeId], PeerWire] = {}
+        self._from: dict[NodeId, dict[NodeId, PeerWire]] = {}
+        self._to: dict[NodeId, dict[NodeId, PeerWire]] = {}
+        """The same wires, by receiver and sender."""
+        self._slow: set[tuple[NodeId, NodeId]] = set()
         self._addresses: dict[str, NodeId] = {}
         self._encoded: tuple[Framed | None, bytes] = (None, b"")
         """The last message without payload, encoded: nodes often send the same one to all peers."""
@@ -102,51 +138,112 @@ class PeerNetwork:
         for node in nodes:
             self._nodes[node.id] = node
             self._addresses[node.peer_address] = node.id
-        pairs = [(one, other) for one in self._nodes for other in self._nodes if one != other]
-        self._wires = {pair: PeerWire(pair, self._nodes[pair[1]]) for pair in pairs}
-        for pair in self._random.sample(pairs, min(self._plan.slow_links, len(pairs))):
-            self._wires[pair].slow = True
+            self._from[node.id], self._to[node.id] = {}, {}
+        ids = list(self._nodes)
+        while len(self._slow) < min(self._plan.slow_links, len(ids) * (len(ids) - 1)):
+            one, other = self._random.sample(ids, 2)
+            self._slow.add((one, other))
+
+    def _wire(self, sender: SimulatedPeer, receiver: NodeId) -> PeerWire:
+        wire = self._from[sender.id].get(receiver)
+        if wire is None:
+            slow = (sender.id, receiver) in self._slow
+            wire = PeerWire(sender, self._nodes[receiver], slow=slow)
+            self._from[sender.id][receiver] = self._to[receiver][sender.id] = wire
+        return wire
 
     # --- links -------------------------------------------------------------------------------------------
 
     def connect(self, node: SimulatedPeer, peer: NodeId, address: str) -> None:
-        """Resolves the node id behind an address, retrying until it answers; links to known peers need no set-up."""
-        if not peer:
-            self._try_connect(node, node.incarnation, address)
+        """Dials the node at an address until it answers, and again whenever the link to it breaks."""
+        if peer:
+            if peer not in self._nodes:
+                return
+            wire = self._wire(node, peer)
+            known = wire.address == address
+            wire.address, wire.seed = address, False
+            if known:
+                return
+            if wire.up:
+                # The link by which the peer was found goes on.
+                return
+        self._dial(node, node.incarnation, peer, address)
 
-    def _try_connect(self, node: SimulatedPeer, incarnation: int, address: str) -> None:
-        if node.incarnation != incarnation:
+    def disconnect(self, node: SimulatedPeer, peer: NodeId) -> None:
+        wire = self._from[node.id].get(peer)
+        if wire is not None:
+            wire.address = ""
+            wire.close()
+
+    def _dial(self, node: SimulatedPeer, incarnation: int, peer: NodeId, address: str) -> None:
+        if node.incarnation != incarnation or (peer and self._wire(node, peer).address != address):
             return
         found = self._addresses.get(address)
-        if found is not None and self._nodes[found].up and not self._is_blocked(node.id, found):
-            self._clock.after(self._delay_us(), self._connected, node, incarnation, found, address)
+        if found is not None and peer in (0, found) and self._nodes[found].up and self._is_open_between(node.id, found):
+            answers = self._nodes[found].incarnation
+            self._clock.after(self._delay_us(), self._answered, node, incarnation, peer, found, answers, address)
         else:
-            self._clock.after(CONNECT_RETRY_US, self._try_connect, node, incarnation, address)
+            self._clock.after(CONNECT_RETRY_US, self._dial, node, incarnation, peer, address)
 
-    def _connected(self, node: SimulatedPeer, incarnation: int, found: NodeId, address: str) -> None:
-        if node.incarnation == incarnation:
+    def _answered(
+        self, node: SimulatedPeer, incarnation: int, peer: NodeId, found: NodeId, answers: int, address: str
+    ) -> None:
+        if node.incarnation != incarnation:
+            return
+        if self._nodes[found].incarnation != answers:
+            self._dial(node, incarnation, peer, address)
+            return
+        if found != node.id:
+            wire = self._wire(node, found)
+            if peer and wire.address != address:
+                return
+            if not peer and not wire.address:
+                wire.address, wire.seed = address, True
+            if not wire.up:
+                wire.up, wire.incarnation = True, answers
+            peer = NodeId(0) if wire.seed else peer
+        if not peer:
             node.peer_connected(found, address)
 
     def node_ended(self, node: NodeId, *, silently: bool) -> None:
         """Ends the links of a node whose process has ended; without notice (`silently`) after a power cut."""
-        for (one, other), wire in self._wires.items():
-            if node == other:
-                wire.held.clear()
-                if not silently and self._plan.streams:
-                    self._clock.after(self._delay_us(), self._report_lost, one, node)
+        for wire in self._from[node].values():
+            wire.address = ""
+            wire.close()
+        for wire in self._to[node].values():
+            wire.held.clear()
+            if not silently and wire.up and self._plan.streams:
+                wire.close()
+                self._clock.after(self._delay_us(), self._lost, wire, wire.breaks, wire.sender.incarnation)
 
-    def _report_lost(self, node: NodeId, peer: NodeId) -> None:
-        if self._nodes[node].up and not self._is_blocked(peer, node):
-            self._nodes[node].peer_lost(peer)
+    def _lost(self, wire: PeerWire, breaks: int, incarnation: int) -> None:
+        """Tells the sender that its link is lost, and dials again."""
+        sender, receiver = wire.pair
+        if wire.breaks != breaks or wire.up or wire.sender.incarnation != incarnation:
+            return
+        if self._is_blocked(receiver, sender):
+            # Nothing from there arrives: the sender notices by itself.
+            self._clock.after(STREAM_BREAKS_US, self._give_up, wire, incarnation)
+        else:
+            wire.sender.peer_lost(receiver)
+        if wire.address:
+            self._dial(wire.sender, incarnation, receiver, wire.address)
+
+    def _give_up(self, wire: PeerWire, incarnation: int) -> None:
+        if wire.sender.incarnation == incarnation:
+            wire.sender.peer_lost(wire.receiver.id)
 
     # --- messages ----------------------------------------------------------------------------------------
 
     def send(self, sender: SimulatedPeer, receiver: NodeId, message: Framed, payload: tuple[Buffer, ...]) -> None:
         own = sender.id
-        if type(message) in OBSERVED:
-            self._observe(own, message)
-        wire = self._wires.get((own, receiver))
-        if wire is None:
+        if (claims := self._claims.get(type(message))) is not None:
+            for partition, epoch in claims(message):
+                self._history.saw_leader(partition, epoch, own)
+        elif (hops := self._hops.get(type(message))) is not None:
+            self._history.record_queue_size("hops of a message", hops(message), len(self._nodes))
+        wire = self._from[own].get(receiver)
+        if wire is None or not wire.up:
             return
         if payload:
             frame = b"".join((encode(message, sum(map(len, payload))), *payload))
@@ -168,7 +265,7 @@ class PeerNetwork:
             if arrival_us <= wire.last_us:
                 arrival_us = wire.last_us + 1
             wire.last_us = arrival_us
-            clock.at(arrival_us, self._arrive, wire, frame, wire.receiver.incarnation, wire.breaks)
+            clock.at(arrival_us, self._arrive, wire, frame, wire.incarnation, wire.breaks)
             return
         if not self.fault_free:
             if plan.peer_loss and random() < plan.peer_loss:
@@ -178,6 +275,10 @@ class PeerNetwork:
                 self._fault_counts.add(Fault.PEER_DUPLICATED)
                 again_us = arrival_us + int(random() * 100 * MS_US)
                 clock.at(again_us, self._arrive, wire, frame, 0, 0)
+            if plan.replay_us and random() < REPLAYED:
+                self._fault_counts.add(Fault.PEER_REPLAYED)
+                late_us = arrival_us + int(random() * plan.replay_us)
+                clock.at(late_us, self._arrive, wire, frame, 0, 0)
             if plan.peer_reorder and random() < plan.peer_reorder:
                 arrival_us += int(random() * 60 * MS_US)
         if arrival_us < wire.last_us:
@@ -191,14 +292,19 @@ class PeerNetwork:
             self._hold(wire, frame, incarnation, breaks)
             return
         node = wire.receiver
-        if self._plan.streams and (breaks != wire.breaks or incarnation != node.incarnation):
+        if self._plan.streams and breaks != wire.breaks:
             return
         if not node.up:
             self._fault_counts.add(Fault.DROPPED)
             return
+        if self._plan.streams and incarnation != node.incarnation:
+            # The power of its host was cut: the process that runs there now knows nothing of this link.
+            wire.close()
+            self._lost(wire, wire.breaks, wire.sender.incarnation)
+            return
         self._trace.note("mesh", "arrives", frame, wire.pair)
         try:
-            message, payload = FROM_PEERS.read(frame, FRAME_BYTES_MAX)
+            message, payload = self._dialect.read(frame, FRAME_BYTES_MAX)
         except PeerViolation as violation:
             self._history.exceptions.append(f"node {node.id} reading from {wire.pair[0]}: {violation}")
             return
@@ -207,23 +313,13 @@ class PeerNetwork:
     def _delay_us(self) -> int:
         return self._low + int(self._random.random() * self._spread)
 
-    def _observe(self, sender: NodeId, message: Framed) -> None:
-        """Records who acts as leader in which term, and the hops of flooded messages."""
-        match message:
-            case NodeHeartbeat():
-                for heartbeat in message.groups:
-                    self._history.saw_leader(heartbeat.partition, heartbeat.term, sender)
-            case AppendEntries() | InstallSnapshot() | TimeoutNow():
-                self._history.saw_leader(message.partition, message.term, sender)
-            case Records() | Barrier():
-                self._history.record_queue_size("hops of a message", message.hops, len(self._nodes))
-            case _:
-                pass
-
     # --- splits ------------------------------------------------------------------------------------------
 
     def _is_blocked(self, sender: NodeId, receiver: NodeId) -> bool:
         return any(split.blocks(self._clock.now_us, sender, receiver) for split in self.splits)
+
+    def _is_open_between(self, one: NodeId, other: NodeId) -> bool:
+        return not self.splits or not (self._is_blocked(one, other) or self._is_blocked(other, one))
 
     def _hold(self, wire: PeerWire, frame: bytes, incarnation: int, breaks: int) -> None:
         for split in self.splits:
@@ -255,9 +351,9 @@ class PeerNetwork:
     def _break(self, wire: PeerWire, breaks: int) -> None:
         if wire.breaks != breaks or not wire.held:
             return
-        wire.breaks += 1
-        wire.held.clear()
+        wire.close()
         self._fault_counts.add(Fault.PEER_BROKEN)
-        sender, receiver = wire.pair
-        if self._nodes[sender].up:
-            self._nodes[sender].peer_lost(receiver)
+        if wire.sender.up:
+            wire.sender.peer_lost(wire.receiver.id)
+            if wire.address:
+                self._dial(wire.sender, wire.sender.incarnation, wire.receiver.id, wire.address)

@@ -41,6 +41,7 @@ from rostra.fabric.api import (
 from rostra.fabric.raft.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.status import ClusterStatus
 from rostra.model.batch import HEADER_BYTES, Buffer, Flag, base_offset, batch_length, last_offset
 from rostra.model.check import check_stored
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId, parse_id
@@ -89,6 +90,12 @@ class FabricObserver:
     def raft(self) -> Raft:
         assert isinstance(self._fabric, Raft)
         return self._fabric
+
+    def status(self) -> ClusterStatus | None:
+        return self._fabric.status()
+
+    def problem(self) -> str:
+        return self._fabric.problem()
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         if self._tracks_syncs:

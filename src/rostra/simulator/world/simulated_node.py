@@ -155,7 +155,6 @@ class SimulatedNode:
         self._wrote = self._flushing = self._flush_due = False
         self._syncing = False
         self._sync_due = False
-        self._connected: dict[NodeId, str] = {}
         self._voters: dict[Partition, tuple[str, tuple[NodeId, ...]]] = {}
 
     # --- starting and stopping -----------------------------------------------------------------------
@@ -277,7 +276,6 @@ class SimulatedNode:
         self.broker = self.fabric = None
         self.up = False
         self.listening = False
-        self._connected.clear()
         self._paused_until_us = 0
         self._waiting.clear()
         self._readers.clear()
@@ -365,9 +363,8 @@ class SimulatedNode:
     def _carry_out(self, effect: BrokerEffect) -> None:
         match effect:
             case Send():
-                if effect.peer in self._connected:
-                    framed: Any = effect.message
-                    self.peer_network.send(self, effect.peer, framed, effect.payload)
+                framed: Any = effect.message
+                self.peer_network.send(self, effect.peer, framed, effect.payload)
             case SetTimer():
                 self._set_timer(effect)
             case Reply():
@@ -403,11 +400,9 @@ class SimulatedNode:
             case Stopped():
                 self._later(0, self._close)
             case Connect():
-                if effect.peer:
-                    self._connected[effect.peer] = effect.address
                 self.peer_network.connect(self, effect.peer, effect.address)
             case Disconnect():
-                self._connected.pop(effect.peer, None)
+                self.peer_network.disconnect(self, effect.peer)
             case _:
                 assert_never(effect)
 
@@ -563,7 +558,6 @@ class SimulatedNode:
         self._feed(PeerReceived(sender, message, payload))
 
     def peer_connected(self, peer: NodeId, address: str) -> None:
-        self._connected[peer] = address
         self._feed(PeerIdentified(peer, address))
 
     def peer_lost(self, peer: NodeId) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from rostra.errors import LibraryMissing
+from rostra.errors import InvalidSetting, LibraryMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +82,23 @@ def running() -> SparkSession | None:
         raise LibraryMissing("pyspark", "spark") from None
     there: SparkSession | None = SparkSession.getActiveSession()
     return there
+
+
+CONNECT = "pipelines run in Spark's driver, which Spark Connect has elsewhere; name another master, such as local[*]"
+
+
+def check_master(master: str | None) -> None:
+    """InvalidSetting for Spark Connect, before anything is started."""
+    if (master or "").startswith("sc://"):
+        raise InvalidSetting("master", CONNECT)
+    if master is None and os.environ.get("SPARK_REMOTE"):
+        raise InvalidSetting("SPARK_REMOTE", CONNECT)
+
+
+def check_classic(spark: SparkSession) -> None:
+    """InvalidSetting for a session of Spark Connect."""
+    if ".connect." in type(spark).__module__:
+        raise InvalidSetting("spark", CONNECT)
 
 
 def settings(master: str | None = None, *, ui: bool = False) -> dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rostra.errors import InvalidSetting
 from rostra.model.ids import text
 from rostra.spark.pipelines.findings import (
     BUCKET_BITS,
@@ -33,8 +34,15 @@ ONE = ("who", "subscription", "topic", "partition")
 
 
 def read_traces(spark: SparkSession, *places: str) -> DataFrame:
-    """All traces in these directories."""
-    return spark.read.parquet(*places)
+    """All traces in these directories; InvalidSetting if one is missing or has none."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.parquet(*places)
+    except AnalysisException as error:
+        if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
+            raise
+        raise InvalidSetting("traces", f"there are none in {', '.join(places)}") from None
 
 
 def audit(traces: DataFrame) -> Audit:

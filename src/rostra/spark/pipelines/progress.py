@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rostra.spark.source.positions import lag_of
+from rostra.spark.source.positions import lags_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S = 0.2
 OBSERVED = "rostra"
+WRITTEN = "rostra-windows"
 _OURS = re.compile(r"rostra\.errors\.\w+: (.+)")
 _ANY = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -31,26 +32,67 @@ class BatchProgress(msgspec.Struct, frozen=True):
     """Offsets between what was read and the end; None while that is not known."""
     late: int
     """Groups of records that came behind the watermark, as Spark counts them: after it has put a batch together."""
+    windows: int | None = None
+    """Windows that were over and written; None for a query that has none."""
+    windows_open: int = 0
+    """Windows that wait for the watermark."""
 
     def line(self) -> str:
         lag = "" if self.lag is None else f", {self.lag:,} behind"
         late = f", {self.late:,} late" if self.late else ""
-        return f"batch {self.batch}: {self.records:,} records, {self.per_second:,.0f}/s{lag}{late}"
+        windows = "" if self.windows is None else f", {self.windows:,} windows written, {self.windows_open:,} open"
+        return f"batch {self.batch}: {self.records:,} records, {self.per_second:,.0f}/s{lag}{late}{windows}"
 
 
 def progress_of(reported: Mapping[str, Any]) -> BatchProgress:
     """Parses the progress of a query from Spark's JSON."""
-    sources = reported.get("sources") or [{}]
-    reached, latest = _offset(sources[0].get("endOffset")), _offset(sources[0].get("latestOffset"))
+    lags = _lags(reported)
     operators = reported.get("stateOperators") or []
     records, per_second = _counted(reported)
     return BatchProgress(
         int(reported["batchId"]),
         records,
         per_second,
-        None if reached is None or latest is None else lag_of(reached, latest),
+        None if lags is None else sum(lags),
         sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators),
+        _windows(reported),
+        sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
     )
+
+
+def _windows(reported: Mapping[str, Any]) -> int | None:
+    counted = (reported.get("observedMetrics") or {}).get(WRITTEN)
+    return None if counted is None else int(counted.get("windows") or 0)
+
+
+def metrics_of(reported: Mapping[str, Any]) -> dict[str, float]:
+    """Rate and lag of a query, from its progress as Spark writes it in JSON, under the names of Spark's Kafka source.
+
+    >>> metrics_of(json.loads(query.lastProgress.json))["maxOffsetsBehindLatest"]  # doctest: +SKIP
+    """
+    records, per_second = _counted(reported)
+    metrics: dict[str, float] = {"records": records, "recordsPerSecond": per_second}
+    lags = _lags(reported)
+    if lags:
+        metrics |= {
+            "offsetsBehindLatest": sum(lags),
+            "minOffsetsBehindLatest": min(lags),
+            "maxOffsetsBehindLatest": max(lags),
+            "avgOffsetsBehindLatest": sum(lags) / len(lags),
+        }
+    return metrics
+
+
+def _lags(reported: Mapping[str, Any]) -> list[int] | None:
+    """Of every partition of every topic that the query reads; None while one of its sources does not know."""
+    found: list[int] = []
+    known = False
+    for source in reported.get("sources") or []:
+        reached, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        if reached is not None and latest is not None:
+            known = True
+            found += lags_of(reached, latest).values()
+    return found if known else None
 
 
 def _counted(reported: Mapping[str, Any]) -> tuple[int, float]:
@@ -69,14 +111,17 @@ def _offset(written: object) -> Mapping[str, Any] | None:
 
 
 def follow(query: StreamingQuery, tell: Callable[[BatchProgress], None]) -> int:
-    """Reports each batch until the query ends; returns the number of records. An interrupt stops the query first."""
+    """Reports each batch that read or wrote something until the query ends; returns the number of records.
+
+    An interrupt stops the query first.
+    """
     told, total = -1, 0
     try:
         while True:
             active = query.isActive
             for report in query.recentProgress:
                 progress = progress_of(json.loads(report.json))
-                if progress.batch > told and progress.records:
+                if progress.batch > told and (progress.records or progress.windows):
                     told = progress.batch
                     total += progress.records
                     tell(progress)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rostra.errors import InvalidSetting
-from rostra.spark.pipelines.archive import query_id, with_date
-from rostra.spark.pipelines.lake import OWN, Lake
+from rostra.spark.lake.formats import lake_of
+from rostra.spark.pipelines.archive import add_stream, with_date
+from rostra.spark.pipelines.progress import WRITTEN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -79,14 +80,10 @@ def rollup_to_lake(
     """Starts a query that adds each window to the lake once, when the watermark has passed it."""
     if not rolled.isStreaming:
         raise InvalidSetting("frame", "it is no stream; write a batch with `rolled.write.parquet`")
+    from pyspark.sql import functions as F  # noqa: N812 (as all who use Spark write it)
+
     dated = with_date(rolled, "start")
-    into = Lake(rolled.sparkSession, lake, partition_by=("topic", "date") if "topic" in rolled.columns else ("date",))
-    into.accept(dated.schema)
-    place = checkpoint or f"{into.root}/{OWN}/checkpoint"
-
-    def add(batch: DataFrame, number: int) -> None:
-        into.add(batch, query_id(batch), number)
-
-    writer = dated.writeStream.foreachBatch(add).outputMode("append").option("checkpointLocation", place)
-    trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger_ms} milliseconds")
-    return trigger.start()
+    partition_by = ("topic", "date") if "topic" in rolled.columns else ("date",)
+    into = lake_of(rolled.sparkSession, lake, "parquet", partition_by=partition_by)
+    dated = dated.observe(WRITTEN, F.count(F.lit(1)).alias("windows"))
+    return add_stream(dated, into, checkpoint, once=once, trigger_ms=trigger_ms)

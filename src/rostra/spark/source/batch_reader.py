@@ -34,7 +34,7 @@ def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[
         span = partition.value
         with connect(partition.addresses, options) as client:
             records = fetch(client, span, options)
-            yield from stage(records, span.topic, options.stage, options.columns) if options.stage else records
+            yield from stage(records, span, options.stage, options.columns) if options.stage else records
 
 
 class _Pushing:

@@ -28,17 +28,21 @@ TYPES = {
 
 
 @cache
-def schema_of(columns: tuple[str, ...] = COLUMNS) -> Any:
-    return pa.schema([pa.field(name, TYPES[name], nullable=name not in NEVER_NULL) for name in columns])
+def schema_of(columns: tuple[str, ...] = COLUMNS, nullable: tuple[str, ...] = ()) -> Any:
+    return pa.schema(
+        [pa.field(name, TYPES[name], nullable=name in nullable or name not in NEVER_NULL) for name in columns]
+    )
 
 
-def rows_of(delivered: DeliveredBatch, end: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+def rows_of(
+    delivered: DeliveredBatch, end: int, columns: tuple[str, ...], nullable: tuple[str, ...] = ()
+) -> pa.RecordBatch:
     """Rows of the records of a batch below `end`; keys, values and timestamps use the received bytes without a copy."""
     batch = delivered.to_arrow()
     if delivered.next_offset > end:
         batch = batch.slice(0, _count_below(batch.column("offset"), end))
     made = [_column(name, delivered, batch) for name in columns]
-    return pa.RecordBatch.from_arrays(made, schema=schema_of(columns))
+    return pa.RecordBatch.from_arrays(made, schema=schema_of(columns, nullable))
 
 
 def _count_below(offsets: Any, end: int) -> int:

@@ -67,7 +67,7 @@ def _batches(client: blocking.Client, span: Span, options: ReadOptions) -> Itera
             _check(client, span)
             for batch, reached in _from(client, span, at, options.stall_timeout_ms):
                 at = reached
-                yield rows_of(batch, span.end, options.columns)
+                yield rows_of(batch, span.end, options.columns, options.nullable)
             return
         except OffsetOutOfRange as gone:
             at = _behind_loss(span, at, gone, options.fail_on_loss)

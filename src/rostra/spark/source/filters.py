@@ -19,10 +19,10 @@ from pyspark.sql.datasource import (
 )
 
 from rostra.spark.source.bounds import AtTime, Extent, TopicPartition
+from rostra.spark.source.options import NEVER_NULL
 from rostra.spark.source.plan import Span
 
 OFFSET_MAX = (1 << 63) - 1
-NEVER_NULL = ("topic", "partition", "offset", "timestamp", "headers")
 
 
 class ReadWindow(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -20,12 +21,16 @@ NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp"})
 RECORDS_PER_TASK_MAX = 2_500_000
 STALL_MS = 120_000
 CONNECT_MS = 10_000
+TRIGGER_DELAY_MS = 15 * 60 * 1000
+"""As in Spark's Kafka source."""
 
 STAGE = "rostra.stage"
 """Internal: tasks write files below this directory and return their names. See `spark/source/parquet_staging.py`."""
+START = "rostra.start"
+"""Internal: the positions at which a stream begins, as they stand in Spark's log."""
 
 BATCH_ONLY = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
-STREAM_ONLY = ("maxoffsetspertrigger",)
+STREAM_ONLY = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 KNOWN = {
     name.lower(): name
     for name in (
@@ -40,10 +45,13 @@ KNOWN = {
         "endingTimestamp",
         "endingOffsetsByTimestamp",
         "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
         "minPartitions",
         "maxRecordsPerPartition",
         "failOnDataLoss",
         "columns",
+        "includeHeaders",
         "connectTimeoutMs",
         "stallTimeoutMs",
     )
@@ -80,14 +88,20 @@ class ReadOptions(msgspec.Struct, frozen=True):
     ending: Bound = LATEST
     offsets_per_trigger_max: int = 0
     """Zero means: all there is."""
+    offsets_per_trigger_min: int = 0
+    trigger_delay_max_ms: int = TRIGGER_DELAY_MS
+    """How long a batch waits for the least number of offsets."""
     tasks_min: int = 0
     records_per_task_max: int = RECORDS_PER_TASK_MAX
     fail_on_loss: bool = True
     columns: tuple[str, ...] = COLUMNS
+    nullable: tuple[str, ...] = ()
+    """Columns that are never null but that the reader declares as nullable: Arrow has to say the same."""
     connect_timeout_ms: int = CONNECT_MS
     stall_timeout_ms: int = STALL_MS
     """How long a task waits for records that are there before it gives up."""
     stage: str = ""
+    start: str = ""
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -101,24 +115,31 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise InvalidSetting("startingOffsets", "a batch read that begins at the end reads nothing")
     if ending == EARLIEST:
         raise InvalidSetting("endingOffsets", "a read that ends at the beginning reads nothing")
+    most = parse_number(options, "maxOffsetsPerTrigger", 0, least=1)
+    least = parse_number(options, "minOffsetsPerTrigger", 0, least=1)
+    if most and least > most:
+        raise InvalidSetting("minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}")
     return ReadOptions(
         parse_nodes(options.get("nodes", DEFAULT_ADDRESS)),
         _chosen(options),
         starting,
         ending,
-        parse_number(options, "maxOffsetsPerTrigger", 0, least=1),
-        parse_number(options, "minPartitions", 0, least=1),
-        parse_number(options, "maxRecordsPerPartition", RECORDS_PER_TASK_MAX, least=1),
-        parse_truth(options, "failOnDataLoss", True),
-        _columns(options.get("columns", ",".join(COLUMNS))),
-        parse_number(options, "connectTimeoutMs", CONNECT_MS, least=1),
-        parse_number(options, "stallTimeoutMs", STALL_MS, least=1),
-        options.get(STAGE, ""),
+        offsets_per_trigger_max=most,
+        offsets_per_trigger_min=least,
+        trigger_delay_max_ms=_duration_ms(options, "maxTriggerDelay", TRIGGER_DELAY_MS),
+        tasks_min=parse_number(options, "minPartitions", 0, least=1),
+        records_per_task_max=parse_number(options, "maxRecordsPerPartition", RECORDS_PER_TASK_MAX, least=1),
+        fail_on_loss=parse_truth(options, "failOnDataLoss", True),
+        columns=_columns(options),
+        connect_timeout_ms=parse_number(options, "connectTimeoutMs", CONNECT_MS, least=1),
+        stall_timeout_ms=parse_number(options, "stallTimeoutMs", STALL_MS, least=1),
+        stage=options.get(STAGE, ""),
+        start=options.get(START, ""),
     )
 
 
 def _check_known(name: str, given: Mapping[str, str], streaming: bool) -> None:
-    if name == STAGE:
+    if name in (STAGE, START):
         return
     if name not in KNOWN:
         written = next(written for written in given if written.lower() == name)
@@ -240,11 +261,27 @@ def parse_truth(options: Mapping[str, str], name: str, default: bool) -> bool:
     return written == "true"
 
 
-def _columns(written: str) -> tuple[str, ...]:
+def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
+    written = options.get(name.lower())
+    if written is None:
+        return default
+    found = re.fullmatch(r"(\d+) *(ms|s|m|h)", written.strip())
+    if found is None:
+        raise InvalidSetting(name, f"{written!r} is no time such as 500ms, 30s, 15m or 1h")
+    return int(found[1]) * {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}[found[2]]
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    headers = parse_truth(options, "includeHeaders", True)
+    if "columns" not in options:
+        return COLUMNS if headers else tuple(name for name in COLUMNS if name != "headers")
+    written = options["columns"]
     columns = _list(written)
     wrong = [name for name in columns if name not in COLUMNS]
     if wrong or not columns or len(set(columns)) < len(columns):
         raise InvalidSetting("columns", f"{written!r} is no choice of {', '.join(COLUMNS)}, each once")
+    if "includeheaders" in options and headers != ("headers" in columns):
+        raise InvalidSetting("includeHeaders", "it contradicts columns")
     return columns
 
 

@@ -1,6 +1,7 @@
 """Writes the records of a task directly to Parquet files for a lake, without rows of Spark.
 
-Spark gets one row for each file. It decides which attempt of a task counts; files of other attempts are in no row.
+Spark gets one row for each file, with the offsets that its task read; a task without records returns a row without a
+file. Spark decides which attempt of a task counts; files of other attempts are in no row.
 """
 
 from __future__ import annotations
@@ -16,12 +17,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rostra.spark.source.columns import schema_of
+from rostra.spark.source.plan import Span
 
 DAY_US = 86_400_000_000
 GROUP_BYTES = 32 << 20
 """Of a row group, before it is compressed; a task holds as much in memory for each day that its records are of."""
 DAYS_OPEN_MAX = 4
-MANIFEST = pa.schema([pa.field("file", pa.string(), nullable=False), pa.field("records", pa.int64(), nullable=False)])
+MANIFEST = pa.schema(
+    [
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("topic_id", pa.int64(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("first", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+    ]
+)
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | frozenset(map(chr, range(1, 32)))
 """What Spark writes with a percent sign in the names of directories."""
 
@@ -30,10 +42,10 @@ def escaped(value: str) -> str:
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in value)
 
 
-def stage(batches: Iterable[pa.RecordBatch], topic: str, root: str, columns: tuple[str, ...]) -> Iterator[Any]:
-    """Writes the records of one topic below the directory, by day; then yields the row of each file."""
+def stage(batches: Iterable[pa.RecordBatch], span: Span, root: str, columns: tuple[str, ...]) -> Iterator[Any]:
+    """Writes the records of a span below the directory, by day; then yields the row of each file."""
     kept = tuple(name for name in columns if name != "topic")
-    folder = Path(root) / f"topic={escaped(topic)}"
+    folder = Path(root) / f"topic={escaped(span.topic)}"
     open_files: dict[int, DayFile] = {}
     done: list[DayFile] = []
     try:
@@ -47,9 +59,10 @@ def stage(batches: Iterable[pa.RecordBatch], topic: str, root: str, columns: tup
     finally:
         # Also of an attempt that fails: nothing is left open in a worker that Spark uses again.
         done += [_closed(file) for file in open_files.values()]
-    names = [str(file.path.relative_to(root)) for file in done]
-    if names:
-        yield pa.record_batch([pa.array(names), pa.array([file.records for file in done], pa.int64())], schema=MANIFEST)
+    files = [(str(file.path.relative_to(root)), file.records) for file in done] or [("", 0)]
+    read = (span.topic, span.topic_id, span.partition, span.first, span.end)
+    rows = [dict(zip(MANIFEST.names, (*file, *read), strict=True)) for file in files]
+    yield pa.RecordBatch.from_pylist(rows, schema=MANIFEST)
 
 
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

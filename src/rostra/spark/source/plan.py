@@ -42,6 +42,9 @@ class Advance(msgspec.Struct, frozen=True):
     ends: dict[TopicPartition, int]
     losses: tuple[RostraError, ...]
 
+    def backlog(self) -> int:
+        return sum(end - self.starts[key] for key, end in self.ends.items())
+
 
 # --- streams ---------------------------------------------------------------------------------------------------------
 

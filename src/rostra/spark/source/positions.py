@@ -79,10 +79,10 @@ class Positions(msgspec.Struct, frozen=True):
         return start
 
 
-def lag_of(reached: Mapping[str, Any], latest: Mapping[str, Any]) -> int:
-    """The number of offsets between two positions as Spark reports them."""
+def lags_of(reached: Mapping[str, Any], latest: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """The number of offsets of each partition between two positions as Spark reports them."""
     here, there = Positions.from_json(reached), Positions.from_json(latest)
-    return sum(max(end - here.offsets.get(key, 0), 0) for key, end in there.offsets.items())
+    return {key: max(end - here.offsets.get(key, 0), 0) for key, end in there.offsets.items()}
 
 
 def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:

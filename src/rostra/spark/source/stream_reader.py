@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -14,7 +16,7 @@ from rostra.spark.source.bounds import resolve
 from rostra.spark.source.cluster_connection import ClusterConnection
 from rostra.spark.source.fetch import tolerate
 from rostra.spark.source.options import ReadOptions
-from rostra.spark.source.plan import TopicExtents, admit, advance, spans_between, split
+from rostra.spark.source.plan import Advance, TopicExtents, admit, advance, spans_between, split
 from rostra.spark.source.positions import Positions
 
 if TYPE_CHECKING:
@@ -32,11 +34,15 @@ class RostraStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen: TopicExtents | None = None
         self._told: set[str] = set()
         """Losses that were said already."""
+        self._batch_at_s: float | None = None
+        """When the last batch was given out."""
 
     # --- positions -----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (the name is Spark's)
         """The start of the stream. Spark asks twice and needs the same answer."""
+        if self._initial is None and self.options.start:
+            self._initial = json.loads(self.options.start)
         if self._initial is None:
             cluster = self._cluster()
             available = cluster.available()
@@ -52,9 +58,21 @@ class RostraStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self.options.fail_on_loss or str(loss) not in self._told:
                 self._told.add(str(loss))
                 tolerate(loss, self.options.fail_on_loss)
+        if self._waits(ahead):
+            return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         ends = admit(ahead.starts, ahead.ends, most)
         return Positions(ends, available.ids).reached_from(reached).to_json()
+
+    def _waits(self, ahead: Advance) -> bool:
+        """Whether a batch is to be put off until there is more; one that ends with what is there now never is."""
+        backlog, now, before = ahead.backlog(), monotonic(), self._batch_at_s
+        few = backlog < self.options.offsets_per_trigger_min and self._frozen is None
+        if few and before is not None and (now - before) * 1000 < self.options.trigger_delay_max_ms:
+            return True
+        if backlog:
+            self._batch_at_s = now
+        return False
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (the name is Spark's)
         most = self.options.offsets_per_trigger_max

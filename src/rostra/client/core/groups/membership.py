@@ -150,6 +150,11 @@ class Membership:
             else:
                 self.find_at_us = now_us + self._host.pause_us(3)
 
+    @property
+    def needs_owner(self) -> bool:
+        """The coordinator is named by its own address."""
+        return False
+
     def resume(self, now_us: int) -> None:
         if self.state is not MembershipState.WAITING or not self.link.up:
             return

@@ -60,7 +60,7 @@ from rostra.model.batch import BODY_CRC_AT, CHECKED_FROM, Reason
 from rostra.model.encode import ALONE_BYTES_MORE_MAX, encode_alone
 from rostra.model.encode import encode as encode_batch
 from rostra.wire.frames import encode
-from rostra.wire.messages import Publish
+from rostra.wire.messages import Publish, Published
 
 if TYPE_CHECKING:
     from rostra.client.core.producer.producer_state import ProducerState
@@ -131,6 +131,11 @@ class PartitionSender:
     @property
     def partition(self) -> int:
         return self.route.partition
+
+    @property
+    def needs_owner(self) -> bool:
+        """A registered publisher sends its batches by the connection on which it is registered."""
+        return self.producer.registration is not None
 
     # --- closing batches -----------------------------------------------------------------------------
 
@@ -337,13 +342,17 @@ class PartitionSender:
 
     # --- answers -------------------------------------------------------------------------------------
 
-    def published(self, now_us: int, outgoing: SentBatch, offset: int) -> None:
+    def published(self, now_us: int, outgoing: SentBatch, message: Published) -> None:
         if self.route.failures or self.refusals:
             self.refusals = 0
             self.refusal = None
             self.route.confirm()
-        self._settle(outgoing, offset)
+        self._settle(outgoing, message.offset)
         self._drop_settled()
+        if message.owner:
+            # The node passed the batch on. The rest goes to the owner; answers that still come by this path are void.
+            self._stop()
+            self.route.refused(now_us, Moved(message.owner, message.epoch))
         self._close_waiting(now_us)
 
     def _close_waiting(self, now_us: int) -> None:

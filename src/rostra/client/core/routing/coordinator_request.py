@@ -146,6 +146,11 @@ class CoordinatorRequest:
         if not route.stale:
             self.resume(now_us)
 
+    @property
+    def needs_owner(self) -> bool:
+        """The coordinator is named by its own address."""
+        return False
+
     def resume(self, now_us: int) -> None:
         if self._sent is not None or not self.link.up:
             return

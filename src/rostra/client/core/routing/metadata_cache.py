@@ -190,7 +190,7 @@ class MetadataCache:
         else:
             self._routes.pop((route.topic, route.index), None)
         self._stale.pop(route, None)
-        route.link.routes.pop(route, None)
+        self._detach(route)
 
     # --- answers from nodes --------------------------------------------------------------------------
 
@@ -223,7 +223,13 @@ class MetadataCache:
             target = self._links.link_to(now_us, reported.address) if reported.address else link
         if target is not None:
             route.epoch = max(route.epoch, reported.epoch)
-            self._attach(now_us, route, target)
+            owner = self._links.link_to(now_us, reported.owner) if reported.owner else None
+            unreachable = owner is None and bool(reported.owner)
+            self._attach(now_us, route, target, route.owner_link if unreachable else owner)
+            if unreachable:
+                # The owner is in its backoff: readers go on, publishers that are registered there wait.
+                self._mark_stale(now_us, route)
+                route.retry_at_us = max(route.retry_at_us, self._links.retry_at_us(reported.owner))
         elif route.stale:
             # No owner is known, or it is in its backoff: another node may know better.
             if not reported.known:
@@ -238,7 +244,7 @@ class MetadataCache:
         known = error.epoch > route.epoch
         route.epoch = max(route.epoch, error.epoch)
         target = None
-        if error.address != route.link.address and (known or route.hops <= HOPS_MAX):
+        if route.owner_link is None and error.address != route.link.address and (known or route.hops <= HOPS_MAX):
             target = self._links.link_to(now_us, error.address)
         if target is None or target is route.link:
             self._mark_stale(now_us, route)
@@ -251,17 +257,25 @@ class MetadataCache:
 
     # --- routes --------------------------------------------------------------------------------------
 
-    def _attach(self, now_us: int, route: PartitionRoute, link: NodeLink) -> None:
+    def _attach(self, now_us: int, route: PartitionRoute, link: NodeLink, owner: NodeLink | None = None) -> None:
         self._stale.pop(route, None)
         route.stale = False
-        route.link.routes.pop(route, None)
-        route.link = link
+        self._detach(route)
+        route.link, route.owner_link = link, owner
         link.routes[route] = None
+        if owner is not None:
+            owner.routes[route] = None
         for follower in list(route.followers):
-            if follower.link is not link:
-                follower.move(link)
-            if link.up:
+            target = route.link_for(follower)
+            if follower.link is not target:
+                follower.move(target)
+            if target.up:
                 follower.resume(now_us)
+
+    def _detach(self, route: PartitionRoute) -> None:
+        route.link.routes.pop(route, None)
+        if route.owner_link is not None:
+            route.owner_link.routes.pop(route, None)
 
     def _mark_stale(self, now_us: int, route: PartitionRoute) -> None:
         """Look the route up again; followers that are still served continue until another owner is found."""
@@ -280,7 +294,8 @@ class MetadataCache:
     def link_up(self, now_us: int, link: NodeLink) -> None:
         for route in list(link.routes):
             for follower in list(route.followers):
-                follower.resume(now_us)
+                if follower.link is link:
+                    follower.resume(now_us)
         for route in list(self._stale):
             if not route.link.up and route.link.node == link.node != 0 and not route.per_node:
                 # The node is connected again and most likely still serves the partition.
@@ -291,7 +306,8 @@ class MetadataCache:
         routes, link.routes = list(link.routes), {}
         for route in routes:
             for follower in list(route.followers):
-                follower.suspend()
+                if follower.link is link:
+                    follower.suspend()
             first = not route.failures
             self._mark_stale(now_us, route)
             if first:

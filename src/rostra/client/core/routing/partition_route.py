@@ -1,4 +1,4 @@
-"""The route to one partition: the link to its owner, as far as known, and the followers that use it."""
+"""The route to one partition: the link to the node that serves it, as far as known, and its followers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ class RouteFollower(Protocol):
     """A sender, feed or group member: it uses the link of its route."""
 
     link: NodeLink
+
+    @property
+    def needs_owner(self) -> bool:
+        """Whether it must use the link to the owner, where that is another node than the one that serves reads."""
 
     def resume(self, now_us: int) -> None:
         """The link is connected: start, or continue."""
@@ -52,6 +56,7 @@ class PartitionRoute:
         "migrations",
         "name",
         "own",
+        "owner_link",
         "partition",
         "per_node",
         "pinned",
@@ -86,6 +91,9 @@ class PartitionRoute:
         self.migrations = 0
         """How often the own route changed to another node."""
         self.link = link
+        """To the node that serves reads and takes publishes."""
+        self.owner_link: NodeLink | None = None
+        """To the owner, where that is another node."""
         self.epoch = 0
         """Owner epoch of the newest known owner."""
         self.followers: dict[RouteFollower, None] = {}
@@ -101,7 +109,10 @@ class PartitionRoute:
 
     def join(self, follower: RouteFollower) -> None:
         self.followers[follower] = None
-        follower.link = self.link
+        follower.link = self.link_for(follower)
+
+    def link_for(self, follower: RouteFollower) -> NodeLink:
+        return self.owner_link if self.owner_link is not None and follower.needs_owner else self.link
 
     def leave(self, follower: RouteFollower) -> None:
         if self.followers.pop(follower, follower) is None and not self.followers:

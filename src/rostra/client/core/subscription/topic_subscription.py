@@ -104,6 +104,11 @@ class PartitionFeed:
 
     # --- requests ------------------------------------------------------------------------------------
 
+    @property
+    def needs_owner(self) -> bool:
+        """Any node that serves the partition delivers it."""
+        return False
+
     def resume(self, now_us: int) -> None:
         """Subscribe at the chosen start, or where delivery stopped."""
         if self.state is not FeedState.WAITING or not self.link.up:

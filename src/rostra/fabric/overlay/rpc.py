@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rostra.fabric.overlay.lookup import Lookup
+from rostra.fabric.overlay.lookup_state import Lookup
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Body, Packet
-from rostra.fabric.overlay.request import Purpose, Request
+from rostra.fabric.overlay.pending_request import PendingRequest, Purpose
 from rostra.fabric.overlay.state import NEVER_US, Overlay
 from rostra.safeguards import Safeguard
 
@@ -20,7 +20,7 @@ def ask(overlay: Overlay, to: Member, body: Body, purpose: Purpose, lookup: Look
         return False
     overlay.tokens = token = overlay.tokens + 1
     due_us = overlay.now_us + overlay.settings.answer_ms * 1000
-    overlay.pending[token] = Request(to, body, purpose, due_us, lookup)
+    overlay.pending[token] = PendingRequest(to, body, purpose, due_us, lookup)
     if due_us < overlay.due_us:
         overlay.due_us = due_us
     send(overlay, to, body, token)
@@ -32,7 +32,7 @@ def awaits(overlay: Overlay, purpose: Purpose, to: Member | None = None) -> bool
     return any(request.purpose is purpose and (to is None or request.to == to) for request in overlay.pending.values())
 
 
-def expired(overlay: Overlay) -> list[Request]:
+def expired(overlay: Overlay) -> list[PendingRequest]:
     """Sends again what is overdue; returns the requests that reached the limit of misses."""
     now_us = overlay.now_us
     overdue = [token for token, request in overlay.pending.items() if request.due_us <= now_us]

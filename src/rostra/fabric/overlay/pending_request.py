@@ -1,10 +1,10 @@
-"""A request that waits for its answer."""
+"""A request that waits for its answer, and what it is for."""
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
-from rostra.fabric.overlay.lookup import Lookup
+from rostra.fabric.overlay.lookup_state import Lookup
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Body
 
@@ -23,7 +23,7 @@ class Purpose(Enum):
     PROBE = auto()
 
 
-class Request:
+class PendingRequest:
     __slots__ = ("body", "due_us", "lookup", "misses", "purpose", "to")
 
     def __init__(self, to: Member, body: Body, purpose: Purpose, due_us: int, lookup: Lookup | None) -> None:
