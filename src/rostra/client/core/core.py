@@ -110,7 +110,7 @@ class Core:
         self._requests = PendingRequests(self.links, backoff)
         self._probe = ClusterProbe(self.links, timeout_us)
         self._metadata = MetadataCache(
-            self.links, self._requests, self._probe, backoff, create=options.auto_create, timeout_us=timeout_us
+            self.links, self._requests, self._probe.no_owner, backoff, create=options.auto_create, timeout_us=timeout_us
         )
         self._producers = Producers(options, backoff, self._metadata, random, self.out)
         self._producers.set_wall_offset(wall_offset_us)

@@ -27,7 +27,6 @@ from msgspec.structs import replace
 from rostra.client.core.links.backoff import Backoff
 from rostra.client.core.links.node_link import NodeLink
 from rostra.client.core.links.node_links import NodeLinks
-from rostra.client.core.routing.cluster_probe import ClusterProbe
 from rostra.client.core.routing.partition_route import PartitionRoute
 from rostra.client.core.routing.pending_requests import Answer, PendingRequest, PendingRequests
 from rostra.errors import Moved, PeerViolation, RostraError, TopicRecreated, Unavailable
@@ -48,14 +47,15 @@ class MetadataCache:
         self,
         links: NodeLinks,
         requests: PendingRequests,
-        probe: ClusterProbe,
+        no_owner: Callable[[int], None],
         backoff: Backoff,
         *,
         create: bool,
         timeout_us: int,
     ) -> None:
         self._links = links
-        self._probe = probe
+        self._no_owner = no_owner
+        """Called when a node reports that a partition has no owner."""
         self._requests = requests
         self._backoff = backoff
         self._create = create
@@ -241,7 +241,7 @@ class MetadataCache:
         elif route.stale:
             # No owner is known, or it is in its backoff: another node may know better.
             if not reported.known:
-                self._probe.no_owner(now_us)
+                self._no_owner(now_us)
                 finding = f": {self._links.finding}" if self._links.finding else ""
                 route.error = Unavailable(route.name, route.index, f"it has no owner at the moment{finding}")
             self._back_off(now_us, route)
