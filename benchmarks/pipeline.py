@@ -34,12 +34,13 @@ PARTITIONS = 4
 CHUNK = 10_000
 INDEX_BYTES = 8
 TOPIC = "events"
-OURS, FILES, WRITTEN = "Rostra", "Parquet files", "Parquet written from memory"
+OURS, FILES, WRITTEN, PLAIN = "Rostra", "Parquet files", "Parquet written from memory", "Rostra, plain Parquet"
 BATCH, STREAM, ARCHIVE = "Spark batch read", "Spark stream read, availableNow", "archive"
+ARCHIVE_DELTA = "archive into a Delta table"
 WORKERS = "local[2]"
 MEMORY = "4g"
 
-BESIDE_FILES = (targets.SPARK_BATCH, targets.SPARK_STREAM, targets.SPARK_ARCHIVE)
+BESIDE_FILES = (targets.SPARK_BATCH, targets.SPARK_STREAM, targets.SPARK_ARCHIVE, targets.SPARK_ARCHIVE_DELTA)
 BESIDE_KAFKA = (targets.SPARK_BATCH_KAFKA, targets.SPARK_STREAM_KAFKA, targets.SPARK_ARCHIVE_KAFKA)
 
 Job = Callable[[], float]
@@ -181,14 +182,17 @@ class Jobs:
         writer = frame.writeStream.format("noop").option("checkpointLocation", self._fresh()).trigger(availableNow=True)
         return self._rate(lambda: writer.start().awaitTermination())
 
-    def archive(self, topic: Source) -> float:
+    def archive(self, topic: Source, format: str = "parquet") -> float:
         """Ours as the command does it: tasks write files by themselves. What they hold is proved by the tests."""
         lake = self._fresh()
         if topic.format == "rostra":
             options = topic.options
-            return self._rate(
-                lambda: archive_topics(self._spark, options, lake, once=True, compact_every=0).awaitTermination()
-            )
+
+            def ours() -> None:
+                query = archive_topics(self._spark, options, lake, format=format, once=True, compact_every=0)
+                query.awaitTermination()
+
+            return self._rate(ours)
         frame = topic.of(self._spark.readStream)
         return self._rate(lambda: archive(frame, lake, once=True, compact_every=0).awaitTermination())
 
@@ -226,6 +230,8 @@ def beside_files(bench: Workbench, jobs: Jobs, topic: Source) -> None:
     fight(bench, Duel(BATCH, targets.SPARK_BATCH, FILES, partial(jobs.read, topic), jobs.read_files))
     fight(bench, Duel(STREAM, targets.SPARK_STREAM, FILES, partial(jobs.stream, topic), jobs.stream_files))
     fight(bench, Duel(ARCHIVE, targets.SPARK_ARCHIVE, WRITTEN, partial(jobs.archive, topic), jobs.write_from_memory))
+    into_delta, into_files = partial(jobs.archive, topic, "delta"), partial(jobs.archive, topic)
+    fight(bench, Duel(ARCHIVE_DELTA, targets.SPARK_ARCHIVE_DELTA, PLAIN, into_delta, into_files))
 
 
 def fight(bench: Workbench, duel: Duel) -> None:

@@ -103,6 +103,7 @@ CLUSTER_LATENCY_P99 = Target(
 SPARK_BATCH = times_faster("Spark batch read of topics against Parquet files", 0.6)
 SPARK_STREAM = times_faster("Spark stream read of topics, availableNow, against a stream of Parquet files", 0.5)
 SPARK_ARCHIVE = times_faster("archive against Spark writing Parquet from memory", 0.8)
+SPARK_ARCHIVE_DELTA = times_faster("archive into a Delta table against plain Parquet files", 0.9)
 # The same jobs, with Spark's own connector to Kafka.
 SPARK_BATCH_KAFKA = times_faster("Spark batch read of topics against Kafka's", 1.0)
 SPARK_STREAM_KAFKA = times_faster("Spark stream read of topics, availableNow, against Kafka's", 1.0)

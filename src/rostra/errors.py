@@ -5,7 +5,7 @@ RostraError
 │   ├── InvalidTopicName    ├── InvalidPattern     ├── InvalidSetting
 │   ├── InvalidArgument     ├── RecordTooLarge     ├── CodecUnavailable
 │   ├── LibraryMissing      ├── ClientClosed       ├── ProducerNotOpen
-│   └── ProducerClosed
+│   ├── ProducerClosed      └── ZookeeperMissing
 ├── TopicError
 │   ├── UnknownTopic        ├── TopicExists        ├── TopicRecreated
 │   └── TopicDeleted
@@ -153,6 +153,16 @@ class LibraryMissing(UsageError):
     extra: str
     fact = "{library} is not installed"
     remedy = "pip install 'rostra[{extra}]'"
+
+
+@dataclass(eq=False)
+class ZookeeperMissing(UsageError):
+    reason: str
+    fact = "there is no ZooKeeper server to start: {reason}"
+    remedy = (
+        "on Debian and Ubuntu: apt install zookeeper; elsewhere install Java and name the server's jars with "
+        "ROSTRA_ZOOKEEPER_CLASS_PATH, or install Maven (mvn), which gets them"
+    )
 
 
 @dataclass(eq=False)

@@ -16,7 +16,6 @@ import msgspec
 
 from rostra.errors import RostraError, TopicExists, Unavailable, UnsupportedByFabric, from_wire
 from rostra.fabric.api import (
-    Accepted,
     AcksAll,
     Append,
     Committed,
@@ -41,7 +40,6 @@ from rostra.fabric.api import (
     PeerLost,
     PeerReceived,
     PrepareStop,
-    Propose,
     ProposeTopic,
     PublishPath,
     Ready,
@@ -167,6 +165,14 @@ class PassingFabric(Fabric):
         self.out: list[FabricEffect] = []
         self.made[setup.address] = self
 
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[tuple[int, int] | RostraError, list[FabricEffect]]:
+        base = self.ends[partition]
+        last = stamp(batch, partition=partition, base_offset=base, owner_epoch=OWNER_EPOCH, owner_flags=owner_flags)
+        self.ends[partition] = last + 1
+        return (base, last), [Append(partition, batch), Sync(partition)]
+
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.out = []
         match given:
@@ -184,8 +190,6 @@ class PassingFabric(Fabric):
                 self._give_up(list(self._waiting))
             case ProposeTopic():
                 self._create(now, given)
-            case Propose():
-                self._order(given)
             case Synced():
                 self.commits[given.partition] = given.offset
                 self.out.append(Committed(given.partition, given.offset))
@@ -306,19 +310,6 @@ class PassingFabric(Fabric):
                     self._waiting.pop(token, None)
                 self.out.append(TopicOpened(token, spec))
                 self.out += [ServedElsewhere(partition, epoch, address) for partition in _partitions(spec)]
-
-    def _order(self, given: Propose) -> None:
-        base = self.ends[given.partition]
-        last = stamp(
-            given.batch,
-            partition=given.partition,
-            base_offset=base,
-            owner_epoch=OWNER_EPOCH,
-            owner_flags=given.owner_flags,
-        )
-        self.ends[given.partition] = last + 1
-        self.out += [Append(given.partition, given.batch), Accepted(given.token, given.partition, base, last)]
-        self.out.append(Sync(given.partition))
 
     def _state(self) -> ClusterState:
         members = self.members.values()

@@ -172,7 +172,7 @@ class SimulatedCluster(Cluster):
             self._fault_counts,
             self._history,
             random_for(seed, "mesh"),
-            kind.peer_kinds,
+            (kind,),
         )
         self._network.fault_free = self._peer_network.fault_free = False
         self._nodes = [self._build(kind, number, without) for number in range(1, count + SPARE_NODES + 1)]

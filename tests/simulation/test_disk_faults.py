@@ -8,7 +8,7 @@ from rostra.errors import DiskFull, DiskUntrusted
 from rostra.simulator.clock import SECOND_US
 from rostra.simulator.faults.fault_plan import FaultPlan
 from rostra.simulator.seed import WORLDS
-from rostra.simulator.world.world import HEAL_US, World
+from rostra.simulator.world.world import World
 from tests.simulation.test_world import acknowledged, delivered
 
 pytestmark = pytest.mark.parametrize("fabric", sorted(WORLDS))
@@ -40,7 +40,7 @@ def test_a_full_disk_refuses_publishes_deletes_nothing_and_serves_readers(fabric
     sizes = node.files.durable_sizes()
     assert all(sizes.get(path, 0) >= size for path, size in before.items())
     node.files.faults.capacity_bytes = None
-    world.clock.run_until(HEAL_US + 15 * SECOND_US)
+    world.clock.run_until(world.bounds.heal_us + 15 * SECOND_US)
     assert acknowledged(world) > stored
     assert all(not isinstance(failed.error, DiskFull) for failed in world.history.failed.values())
     assert world.history.exceptions == []
@@ -61,6 +61,6 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_restart(fabric: 
     assert acknowledged(world) == before
     node.crash(power=False)
     assert node.start()
-    world.clock.run_until(HEAL_US + 15 * SECOND_US)
+    world.clock.run_until(world.bounds.heal_us + 15 * SECOND_US)
     assert acknowledged(world) > before
     assert world.history.exceptions == []

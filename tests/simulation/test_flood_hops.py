@@ -20,16 +20,15 @@ EQUAL_DELAYS = msgspec.structs.replace(FaultPlan.none(), delay_us=(1_000, 1_050)
 """All links have the same delay, so that the shorter path is the faster one."""
 
 
-class HopRecorder(Flood):
-    """Records the hops of every batch that it accepts."""
+def record_hops(broker: Flood, taken: dict[tuple[NodeId, str, int], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records the hops of every batch that the broker accepts."""
+    forward = broker.ring_links.forward
 
-    taken: dict[tuple[NodeId, str, int], int]
+    def record(log: OriginLog, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None) -> None:
+        taken[broker.node, str(log.partition), base] = hops - 1
+        forward(log, base, end, batch, hops, came_from)
 
-    def forward(
-        self, copy: OriginLog, base: int, end: int, batch: bytearray, hops: int, came_from: NodeId | None
-    ) -> None:
-        self.taken[self.node, str(copy.partition), base] = hops - 1
-        super().forward(copy, base, end, batch, hops, came_from)
+    monkeypatch.setattr(broker.ring_links, "forward", record)
 
 
 def traced_hops(count: int, monkeypatch: pytest.MonkeyPatch, *, both_ways: bool) -> list[int]:
@@ -39,8 +38,8 @@ def traced_hops(count: int, monkeypatch: pytest.MonkeyPatch, *, both_ways: bool)
     def make(seat: NodeSetup) -> Fabric:
         settings = FloodSettings(both_ways=both_ways)
         addresses = seat.address, seat.peer_address
-        broker = HopRecorder(seat.node, *addresses, joins=seat.join, random=seat.random, settings=settings)
-        broker.taken = taken
+        broker = Flood(seat.node, *addresses, joins=seat.join, random=seat.random, settings=settings)
+        record_hops(broker, taken, monkeypatch)
         return broker
 
     monkeypatch.setattr(simulated, "network_faults", lambda seed: EQUAL_DELAYS)

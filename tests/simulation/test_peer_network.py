@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rostra.fabric.raft.messages import AppendEntries, NodeHeartbeat, TimeoutNow
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.consensus.messages import TimeoutNow
+from rostra.fabric.links.messages import NodeHeartbeat
+from rostra.fabric.replication.messages import AppendEntries
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId
 from rostra.simulator.clock import MS_US, SECOND_US, Clock, random_for

@@ -11,7 +11,7 @@ from rostra.simulator.checkers import find_violations
 from rostra.simulator.clock import SECOND_US, Clock, EventLimitExceeded
 from rostra.simulator.faults.fault_plan import Fault, FaultPlan
 from rostra.simulator.trace import Trace
-from rostra.simulator.world.world import CALM_US, HEAL_US, World
+from rostra.simulator.world.world import World
 
 NO_FAULTS = FaultPlan.none()
 EARLY_REMOVAL_SEED = 9
@@ -87,7 +87,7 @@ def test_a_full_disk_refuses_publishes_while_reads_go_on_and_when_there_is_room_
     assert node.files.counters["disk_full"] > 0
     assert delivered(world) >= read_before
     node.files.faults.capacity_bytes = None
-    world.clock.run_until(HEAL_US + 15 * SECOND_US)
+    world.clock.run_until(world.bounds.heal_us + 15 * SECOND_US)
     assert acknowledged(world) > before
     assert all(not isinstance(failed.error, DiskFull) for failed in world.history.failed.values())
     assert world.history.exceptions == []
@@ -111,7 +111,7 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_
     assert acknowledged(world) == before
     node.crash(power=False)
     assert node.start()
-    world.clock.run_until(HEAL_US + 15 * SECOND_US)
+    world.clock.run_until(world.bounds.heal_us + 15 * SECOND_US)
     assert acknowledged(world) > before
     assert world.history.exceptions == []
 
@@ -119,7 +119,7 @@ def test_after_a_failed_fsync_nothing_is_acknowledged_until_the_node_is_started_
 def test_no_fault_is_injected_in_the_first_second() -> None:
     world = World(11, nodes=1)
     world.start()
-    world.clock.run_until(CALM_US)
+    world.clock.run_until(world.bounds.calm_us)
     no_intervals = {Fault.REORDERED}
     assert [fault for fault, count in world.fault_counts.counts.items() if count and fault not in no_intervals] == []
 
@@ -137,7 +137,7 @@ def test_with_a_damaged_disk_no_node_is_removed_before_three_others_are_members(
 
     while not removal_began():
         world.until(world.clock.now_us + SECOND_US // 10)
-        assert world.clock.now_us < HEAL_US
+        assert world.clock.now_us < world.bounds.heal_us
     assert world.leaving_node is not None
     assert founder.member_count(besides=world.leaving_node.id) == (3 if damaged else 2)
 

@@ -22,7 +22,7 @@ from tests.processes.command_line import wait_until
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 LOOPBACK = "127.0.0.1"
-PATIENCE_S = 240.0
+PATIENCE_S = 400.0
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
@@ -31,13 +31,17 @@ class Standalone:
         self._directory = directory
         directory.mkdir(parents=True)
         self._processes: list[subprocess.Popen[bytes]] = []
-        log = self._start("master", "org.apache.spark.deploy.master.Master")
-        self.url = self._find(log, rb"Starting Spark master at (spark://\S+)")
-        for number in range(workers):
-            place = directory / f"worker-{number}"
-            worker = ("--cores", "1", "--memory", "1g", "--work-dir", str(place), self.url)
-            log = self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *worker)
-            self._find(log, rb"(Successfully registered with master)")
+        try:
+            log = self._start("master", "org.apache.spark.deploy.master.Master")
+            self.url = self._find(log, rb"Starting Spark master at (spark://\S+)")
+            for number in range(workers):
+                place = directory / f"worker-{number}"
+                worker = ("--cores", "1", "--memory", "1g", "--work-dir", str(place), self.url)
+                log = self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *worker)
+                self._find(log, rb"(Successfully registered with master)")
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def conf(self) -> dict[str, str]:
@@ -48,6 +52,8 @@ class Standalone:
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             "spark.sql.shuffle.partitions": "2",
+            # A busy machine takes its time to start Python.
+            "spark.python.authenticate.socketTimeout": "300s",
             # An executor that is killed is replaced, however often.
             "spark.deploy.maxExecutorRetries": "-1",
         }

@@ -25,6 +25,11 @@ PACKAGES = (
     "fabric/raft",
     "fabric/flood",
     "fabric/overlay",
+    "fabric/links",
+    "fabric/replication",
+    "fabric/consensus",
+    "fabric/primary_backup",
+    "fabric/cluster",
 )
 DOWNWARD = "Packages depend downward only"
 CLIENT = "A client sees model, wire and errors only"
@@ -69,6 +74,11 @@ def test_a_tree_of_empty_packages_keeps_every_contract(tree: Path) -> None:
         ("spark", "rostra.cli", DOWNWARD),
         ("fabric/raft", "rostra.fabric.flood", FABRICS),
         ("fabric/overlay", "rostra.fabric.raft", FABRICS),
+        ("fabric/cluster", "rostra.fabric.raft", FABRICS),
+        ("fabric/consensus", "rostra.fabric.cluster", FABRICS),
+        ("fabric/consensus", "rostra.fabric.primary_backup", FABRICS),
+        ("fabric/replication", "rostra.fabric.consensus", FABRICS),
+        ("fabric/links", "rostra.fabric.replication", FABRICS),
         ("broker", "time", PURE),
         ("client/core", "asyncio", PURE),
         ("model", "concurrent.futures", PURE),

@@ -73,7 +73,6 @@ from rostra.broker.topics.topic_requests import TopicRequests
 from rostra.broker.topics.topic_table import TopicTable
 from rostra.errors import CorruptLog, LimitExceeded, RostraError, Unavailable
 from rostra.fabric.api import (
-    Accepted,
     Append,
     Blocked,
     Broken,
@@ -260,8 +259,6 @@ class Broker:
                     if served is not None:
                         served.appended(effect.batch)
                     out.append(effect)
-                case Accepted():
-                    self.proposer.accepted(effect.token, effect.base, effect.last)
                 case Committed():
                     self._committed(effect)
                 case SetTimer() | Sync() | Persist() | Read() | LogLine() | Connect() | Disconnect():

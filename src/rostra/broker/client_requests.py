@@ -314,8 +314,7 @@ class ClientRequests:
             if self._broker.request_done(forwarded.conn):
                 self._fail(forwarded.conn, forwarded.request, self._refusal_of_forwarded(forwarded.served, error))
             return
-        if not self._broker.proposer.refused(token, error):
-            assert self._broker.broken is not None, "pending requests failed when the disk did"
+        assert self._broker.broken is not None, "pending requests failed when the disk did"
 
     # --- forwarding between nodes ---
 

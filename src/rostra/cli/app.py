@@ -25,6 +25,7 @@ from rostra.cli.commands import (
     topic,
     topic_alter,
     user,
+    zookeeper,
 )
 from rostra.cli.exit_codes import MEANINGS, ExitCode, exit_code_of
 from rostra.cli.flags import Command, CommandGroup
@@ -120,6 +121,9 @@ add(pipelines, "rollup", pipeline.rollup, pipeline.ROLLUP_EXAMPLES)
 add(pipelines, "audit", pipeline.audit, pipeline.AUDIT_EXAMPLES)
 add(pipelines, "report", pipeline.report, pipeline.REPORT_EXAMPLES)
 
+zookeepers = typer.Typer(cls=CommandGroup, no_args_is_help=True, epilog=examples(zookeeper.EXAMPLES))
+add(zookeepers, "start", zookeeper.start, zookeeper.START_EXAMPLES)
+
 simulations = typer.Typer(cls=CommandGroup, invoke_without_command=True, epilog=examples(sim.EXAMPLES))
 simulations.callback()(sim.simulate)
 add(simulations, "overlay", sim.overlay, sim.OVERLAY_EXAMPLES)
@@ -135,6 +139,7 @@ app.add_typer(users, name="user", help="Users with a queue of records: create, s
 app.add_typer(pipelines, name="pipeline", help="Process topics with Spark: archive, aggregate in windows, audit.")
 add(app, "demo", demo.demo, demo.EXAMPLES)
 app.add_typer(simulations, name="sim")
+app.add_typer(zookeepers, name="zookeeper", help="Run a local ZooKeeper server for demos and tests.")
 add(app, "bench", bench.bench, bench.EXAMPLES)
 add(app, "config", config.config, config.EXAMPLES)
 add(app, "version", config.version, config.VERSION_EXAMPLES)

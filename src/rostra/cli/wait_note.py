@@ -17,7 +17,10 @@ ASK_MS = 2_000
 
 
 class WaitNote:
-    """`begin` when a wait begins, `done` when it ends; `reason` may come at any time in between."""
+    """`begin` when a wait begins or enters its next phase, `done` when it ends.
+
+    `reason` may come at any time before `done`: a record that is not acknowledged may be reported while more are sent.
+    """
 
     def __init__(self, addresses: tuple[str, ...]) -> None:
         self._addresses = addresses
@@ -27,8 +30,9 @@ class WaitNote:
         self._printed = ""
 
     def begin(self) -> None:
-        self.done()
         with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
             self._look_after(PATIENCE_S)
 
     def reason(self, reason: str) -> None:

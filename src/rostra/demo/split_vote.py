@@ -16,10 +16,10 @@ from rich.text import Text
 
 from rostra.demo.scenario import ScenarioFailed
 from rostra.fabric.api import Append, Echo, FabricEffect, LogLine, Now, Persist, Recovered, Send, Sync
-from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import GroupMessage, RequestVoteReply
+from rostra.fabric.consensus.hard_state import GroupConfig, GroupConfigAt, HardState
+from rostra.fabric.consensus.messages import GroupMessage, RequestVoteReply
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.batch import last_offset
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId

@@ -8,9 +8,18 @@ answer carries its request's token. A fabric stores no bytes: it writes a batch 
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 from rostra.errors import RostraError
+from rostra.fabric.forwarding import (
+    AwaitCoverage,
+    Forward,
+    ForwardDone,
+    Forwarded,
+    ForwardReceived,
+    ProducerAdmitted,
+    ProducerMigrated,
+)
 from rostra.fabric.guarantees import (
     AcksAll,
     Delivers,
@@ -22,18 +31,27 @@ from rostra.fabric.guarantees import (
     TopicScope,
 )
 from rostra.fabric.status import ClusterStatus
-from rostra.fabric.values import EpochStart, Now, Recovered, TopicSpec, Value
+from rostra.fabric.values import Acks, Buffer, EpochStart, Now, Recovered, TopicSpec, Value
 from rostra.model.cluster import ClusterState
 from rostra.model.ids import NodeId, Partition, TopicId
 from rostra.model.view import View
 
 __all__ = [
+    "Acks",
     "AcksAll",
+    "AwaitCoverage",
+    "Buffer",
     "Delivers",
     "EpochStart",
+    "Forward",
+    "ForwardDone",
+    "ForwardReceived",
+    "Forwarded",
     "Guarantees",
     "Now",
     "Order",
+    "ProducerAdmitted",
+    "ProducerMigrated",
     "PublishPath",
     "Recovered",
     "SplitBehaviour",
@@ -43,13 +61,15 @@ __all__ = [
     "Value",
 ]
 
-Buffer = bytes | bytearray | memoryview
-Acks = Literal["none", "owner", "all"]
+BatchOffsets = tuple[int, int]
+"""The first and last offset of a batch."""
 
 METADATA = "_metadata"
 """The name of the metadata log, used in place of a topic name in log lines and errors."""
 
-COORDINATION = NodeId(0)
+UNKNOWN_PEER = NodeId(0)
+"""Whoever answers at an address: the id is not known yet, and no node has this one."""
+COORDINATION = NodeId(-1)
 """The peer id of an external coordination service; no node has it. Requests leave by `Send`; replies, watches and
 disconnects arrive as `PeerReceived` and `PeerLost`, subject to the same faults as any other link."""
 
@@ -62,18 +82,6 @@ class Started(Value, frozen=True):
 
     hard_states: dict[str, bytes]
     partitions: tuple[Recovered, ...]
-
-
-class Propose(Value, frozen=True):
-    """Appends this batch to the partition, stamped with these owner flags.
-
-    Answered in the same step, by `Append` and `Accepted` or by `Refused`: the owner assigns offsets by itself.
-    """
-
-    token: int
-    partition: Partition
-    batch: bytearray
-    owner_flags: int = 0
 
 
 class ProposeTopic(Value, frozen=True):
@@ -182,39 +190,6 @@ class Confirm(Value, frozen=True):
     name: str
 
 
-class Forward(Value, frozen=True):
-    """Forwards this publish to the partition's owner. Answered later by `Forwarded` or `Refused`.
-
-    Batches of a producer keep their order: what cannot be forwarded any more is refused, never sent by another path
-    while an earlier batch may still arrive. `again` says that the batch may have been stored before.
-
-    Where every node is an owner, the batch is of a producer that migrated here from another node, its `moves`th move,
-    and the answer is `ProducerAdmitted`.
-    """
-
-    token: int
-    partition: Partition
-    batch: bytearray
-    acks: Acks
-    moves: int = 0
-    again: bool = False
-
-
-class AwaitCoverage(Value, frozen=True):
-    """Waits until every node has the partition up to `offset`, whichever node ordered it. Answered by `Covered`."""
-
-    partition: Partition
-    offset: int
-
-
-class ForwardDone(Value, frozen=True):
-    """The answer to `ForwardReceived`: stored at `base` with the requested acks, or refused."""
-
-    token: int
-    base: int
-    error: RostraError | None = None
-
-
 class DiskUnusable(Value, frozen=True):
     """The disk failed: no `Synced` follows. The node should give up the partitions that it owns."""
 
@@ -261,7 +236,6 @@ class PrepareStop(Value, frozen=True):
 
 FabricInput = (
     Started
-    | Propose
     | ProposeTopic
     | ProposeDrop
     | ProposeSettings
@@ -357,7 +331,7 @@ class Send(Value, frozen=True):
 class Connect(Value, frozen=True):
     """Keeps a link to this peer at this address; repeated when the address changes. `PeerLost` reports a disconnect.
 
-    Peer 0 stands for a node whose id is unknown: `PeerIdentified` reports the id.
+    `UNKNOWN_PEER` stands for a node whose id is unknown: `PeerIdentified` reports the id.
     """
 
     peer: NodeId
@@ -388,52 +362,9 @@ class LogLine(Value, frozen=True):
 # --- effects the broker executes -------------------------------------------------------------------
 
 
-class Accepted(Value, frozen=True):
-    """The proposal was given the offsets `base` to `last`: it will commit there or be truncated."""
-
-    token: int
-    partition: Partition
-    base: int
-    last: int
-
-
 class Refused(Value, frozen=True):
     token: int
     error: RostraError
-
-
-class Forwarded(Value, frozen=True):
-    token: int
-    base: int
-
-
-class ForwardReceived(Value, frozen=True):
-    """A peer forwarded a publish to this owner. The broker orders it like its own and answers `ForwardDone`."""
-
-    token: int
-    partition: Partition
-    batch: bytearray
-    acks: Acks
-    again: bool = False
-
-
-class ProducerAdmitted(Value, frozen=True):
-    """The answer to `Forward` where every node is an owner: this node's logs hold all that any node had of the topic.
-
-    So every batch the producer has stored anywhere is known. Batches of it that appear later were sent here again.
-    """
-
-    token: int
-    partition: Partition
-    batch: bytearray
-
-
-class ProducerMigrated(Value, frozen=True):
-    """The producer migrated to another node, its `moves`th move: batches it sent here before that are fenced."""
-
-    partition: Partition
-    producer: int
-    moves: int
 
 
 class Confirmed(Value, frozen=True):
@@ -581,7 +512,6 @@ FabricEffect = (
     | SetTimer
     | Echo
     | LogLine
-    | Accepted
     | Refused
     | Forwarded
     | ForwardReceived
@@ -612,6 +542,15 @@ class Fabric(Protocol):
     """A pure state machine, stepped by the broker only."""
 
     guarantees: Guarantees
+
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[BatchOffsets | RostraError, list[FabricEffect]]:
+        """Appends this batch to the partition, stamped with these owner flags; returns its offsets or why not.
+
+        The owner assigns offsets by itself, so there is nothing to wait for. The effects, `Append` among them, are to
+        be executed like those of a step. The batch will commit at these offsets or be truncated.
+        """
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]: ...
 

@@ -5,21 +5,26 @@ The only module that names fabrics; brokers, clients and drivers take a fabric f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
+from typing import Any
 
 import msgspec
 
 from rostra.errors import InvalidSetting
 from rostra.fabric.api import Fabric, Guarantees
+from rostra.fabric.cluster.metadata_entries import ClusterMember
+from rostra.fabric.consensus.messages import InstallGroupSnapshot, TimeoutNow
 from rostra.fabric.flood.machine import Flood
 from rostra.fabric.flood.messages import PEER_KINDS as FLOOD_KINDS
+from rostra.fabric.flood.messages import Barrier, Records
 from rostra.fabric.flood.settings import FloodSettings
+from rostra.fabric.links.messages import NodeHeartbeat
 from rostra.fabric.raft.machine import Raft
 from rostra.fabric.raft.messages import PEER_KINDS
-from rostra.fabric.raft.metadata.metadata_state import ClusterMember
 from rostra.fabric.raft.settings import RaftSettings
-from rostra.model.ids import NodeId
+from rostra.fabric.replication.messages import AppendEntries
+from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
 
 DEFAULT = "raft"
@@ -61,6 +66,10 @@ class FabricKind(msgspec.Struct, frozen=True):
     settings: type[msgspec.Struct]
     """What an operator may set; all fields have defaults."""
     columns: PartitionColumns
+    claims: Mapping[type, Callable[[Any], Iterable[tuple[Partition, int]]]] = {}
+    """By type of message, the partitions that its sender claims to own, with the epochs, for checkers."""
+    hops: Mapping[type, Callable[[Any], int]] = {}
+    """By type of message, how many nodes it has passed."""
 
     def with_settings(self, given: Mapping[str, object]) -> msgspec.Struct:
         """Its settings with these values in place of the defaults."""
@@ -99,6 +108,10 @@ def _flood(setup: NodeSetup) -> Fabric:
     )
 
 
+def _claim(message: AppendEntries | InstallGroupSnapshot | TimeoutNow) -> list[tuple[Partition, int]]:
+    return [(message.partition, message.epoch)]
+
+
 def _majority(copies: int) -> int:
     return copies // 2 + 1
 
@@ -111,6 +124,12 @@ FABRICS = {
         tuple(PEER_KINDS.values()),
         RaftSettings,
         PartitionColumns("term", _majority),
+        claims={
+            NodeHeartbeat: lambda message: [(one.partition, one.epoch) for one in message.partitions],
+            AppendEntries: _claim,
+            InstallGroupSnapshot: _claim,
+            TimeoutNow: _claim,
+        },
     ),
     "flood": FabricKind(
         "flood",
@@ -119,6 +138,7 @@ FABRICS = {
         tuple(FLOOD_KINDS.values()),
         FloodSettings,
         PartitionColumns("incarnation", lambda copies: 1),
+        hops={Records: lambda message: message.hops, Barrier: lambda message: message.hops},
     ),
 }
 

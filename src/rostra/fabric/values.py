@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from rostra.model.ids import Partition, TopicId
+
+Buffer = bytes | bytearray | memoryview
+Acks = Literal["none", "owner", "all"]
 
 
 class Now(msgspec.Struct, frozen=True, gc=False):

@@ -20,7 +20,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", default="0:100", help="FIRST:END, the end excluded, or one seed")
     parser.add_argument("--fabric", default="raft", choices=FABRICS)
-    parser.add_argument("--nodes", type=int, default=0, choices=(0, *NODES), help="0 means 3 to 7, as the seed draws")
+    parser.add_argument("--nodes", type=int, default=0, choices=(0, *NODES), help="0 means 3 to 15, as the seed draws")
     parser.add_argument("--workers", type=int, default=0, help="processes; 0 means one per core")
     parser.add_argument("--without", action="append", default=[], choices=[one.value for one in Safeguard])
     parser.add_argument("--rerun", default="0%", help="share of seeds to rerun in another process, e.g. 5%%")

@@ -18,7 +18,7 @@ EVENTS_MAX = 500_000
 
 
 class EventLimitExceeded(Exception):
-    """A seed scheduled more than `EVENTS_MAX` events."""
+    """A seed scheduled more events than its bound."""
 
 
 def random_for(seed: int, purpose: str) -> Random:
@@ -33,8 +33,9 @@ def random_for(seed: int, purpose: str) -> Random:
 class Clock:
     """Runs callbacks in order of time; those of the same time in the order in which they were scheduled."""
 
-    def __init__(self) -> None:
+    def __init__(self, events_max: int = EVENTS_MAX) -> None:
         self.now_us = 0
+        self._events_max = events_max
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
 
@@ -58,7 +59,7 @@ class Clock:
         heap = self._heap
         while heap and heap[0][0] <= time_us:
             self.now_us, number, callback, args = heappop(heap)
-            if number > EVENTS_MAX:
-                raise EventLimitExceeded(f"more than {EVENTS_MAX} events at {self.now_us} us: {callback} {args}")
+            if number > self._events_max:
+                raise EventLimitExceeded(f"more than {self._events_max} events at {self.now_us} us: {callback} {args}")
             callback(*args)
         self.now_us = max(self.now_us, time_us)

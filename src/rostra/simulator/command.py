@@ -12,11 +12,12 @@ from rich.table import Table
 
 from rostra.errors import InvalidSetting
 from rostra.safeguards import OF_ONE_NODE, Safeguard, Without
+from rostra.simulator.faults.fault_plan import NODES_MAX
 from rostra.simulator.runner import EVERY_FAULT_FROM_SEEDS, Summary, run_seeds
 from rostra.simulator.seed import SeedResult, run_seed
 
 FABRICS = ("raft", "flood")
-NODES = (1, 3, 4, 5, 6, 7)
+NODES = (1, *range(3, NODES_MAX + 1))
 """Allowed numbers of nodes; two nodes tolerate no failure."""
 FAILED_SHOWN_MAX = 5
 VIOLATIONS_SHOWN_MAX = 10
@@ -47,7 +48,7 @@ def simulate(
     if fabric not in FABRICS:
         raise InvalidSetting("fabric", f"{fabric!r} is not one of {', '.join(FABRICS)}")
     if nodes and nodes not in NODES:
-        raise InvalidSetting("nodes", f"{nodes} is not one of {', '.join(map(str, NODES))}")
+        raise InvalidSetting("nodes", f"{nodes} is neither 1 nor between 3 and {NODES_MAX}")
     switched_off = parse_without(without or [], nodes)
     if output not in ("table", "json"):
         raise InvalidSetting("output", f"{output!r} is neither 'table' nor 'json'")
@@ -169,7 +170,7 @@ def summary_table(summary: Summary, fabric: str) -> Table:
 def summary_json(summary: Summary, fabric: str) -> dict[str, object]:
     return {
         "fabric": fabric,
-        "nodes": summary.nodes or "3 to 7",
+        "nodes": summary.nodes or f"3 to {NODES_MAX}",
         "seeds": summary.seeds,
         "clean": summary.clean,
         "faults": {fault.value: summary.faults[fault] for fault in summary.expected},

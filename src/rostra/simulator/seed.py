@@ -13,7 +13,7 @@ from rostra.simulator.checkers import find_violations
 from rostra.simulator.faults.fault_plan import Fault
 from rostra.simulator.history import OPERATIONS_MIN
 from rostra.simulator.world.flood_world import FloodWorld
-from rostra.simulator.world.world import END_US, World
+from rostra.simulator.world.world import World
 
 
 class SeedResult(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def run_seed(
     except Exception:
         history.exceptions.append(f"running the world: {traceback.format_exc()}")
     violations = find_violations(history)
-    if clock.now_us < END_US or history.operations < OPERATIONS_MIN:
+    if clock.now_us < world.bounds.end_us or history.operations < OPERATIONS_MIN:
         violations.append(f"the seed is too short: {history.operations} operations in {clock.now_us} us")
     return SeedResult(
         seed=seed,

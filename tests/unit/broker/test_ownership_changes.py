@@ -21,7 +21,6 @@ from rostra.errors import (
     from_wire,
 )
 from rostra.fabric.api import (
-    Accepted,
     AcksAll,
     Append,
     Blocked,
@@ -47,7 +46,6 @@ from rostra.fabric.api import (
     Order,
     PartitionJoined,
     PrepareStop,
-    Propose,
     ProposeDrop,
     ProposeTopic,
     PublishPath,
@@ -71,7 +69,7 @@ from rostra.fabric.api import (
 from rostra.model.batch import last_offset, stamp
 from rostra.model.cluster import ClusterState, PlacedPartition
 from rostra.model.encode import encode
-from rostra.model.ids import Epoch, NodeId, TopicId
+from rostra.model.ids import Epoch, NodeId, Partition, TopicId
 from rostra.model.view import View
 from rostra.wire.messages import (
     CreateTopic,
@@ -122,17 +120,20 @@ class ScriptedFabric(Fabric):
         self.say: list[FabricEffect] = []
         self.end = 0
 
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[tuple[int, int], list[FabricEffect]]:
+        base = self.end
+        stamp(batch, partition=HERE, base_offset=base, owner_epoch=1, owner_flags=owner_flags)
+        self.end = last_offset(batch) + 1
+        return (base, self.end - 1), [Append(HERE, batch), Sync(HERE)]
+
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
         self.heard.append(given)
         match given:
             case Started():
                 spec = TopicSpec(TopicId(TOPIC), "t", 1, msgspec.msgpack.encode(TopicSettings()))
                 return [TopicOpened(None, spec), Open(HERE, 1 << 20), Serving(HERE, 1, True, 0, 0, 0), Ready()]
-            case Propose():
-                base = self.end
-                stamp(given.batch, partition=HERE, base_offset=base, owner_epoch=1, owner_flags=given.owner_flags)
-                self.end = last_offset(given.batch) + 1
-                return [Append(HERE, given.batch), Accepted(given.token, HERE, base, self.end - 1), Sync(HERE)]
             case TimerFired():
                 say, self.say = self.say, []
                 return say

@@ -21,7 +21,7 @@ from rostra.errors import (
     UnknownTopic,
 )
 from rostra.fabric.api import Append, Synced, WriteFailed
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
 from rostra.model.batch import Reason
 from rostra.wire.messages import CreateTopic, DeleteTopic, Failed, Publish, Published, TopicSettings
 from tests.unit.broker.broker_driver import FIRST, BrokerDriver, partition_id

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rostra.errors import RostraError
 from rostra.fabric.api import (
-    Accepted,
     Append,
     Committed,
     Connect,
@@ -25,7 +25,6 @@ from rostra.fabric.api import (
     Persist,
     ProducerAdmitted,
     ProducerMigrated,
-    Propose,
     ProposeTopic,
     Read,
     ReadDone,
@@ -243,12 +242,17 @@ class Broker:
         if name not in self.topics:
             self.create(name)
         own = self.topics[name]
-        self._token += 2
-        batch = encode(list(values), timestamp_us=WALL_US, producer=producer, sequence=sequence)
+        offsets = self.propose(own, encode(list(values), timestamp_us=WALL_US, producer=producer, sequence=sequence))
+        assert not isinstance(offsets, RostraError)
+        return own, offsets[1] + 1
+
+    def propose(self, partition: Partition, batch: bytearray) -> tuple[int, int] | RostraError:
         self.said.clear()
-        self.step(Propose(self._token, own, batch))
-        (accepted,) = [effect for effect in self.said if isinstance(effect, Accepted)]
-        return own, accepted.last + 1
+        now = Now(self.ring.now_us, WALL_US + self.ring.now_us)
+        result, effects = self.machine.propose(now, partition, batch)
+        for effect in effects:
+            self._carry_out(effect)
+        return result
 
     def read(self, name: str) -> dict[Partition, list[bytes | None]]:
         parts = self.machine.topics.by_name.get(name)

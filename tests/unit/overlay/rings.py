@@ -7,7 +7,7 @@ from random import Random
 
 from rostra.fabric.overlay import join
 from rostra.fabric.overlay.effects import Effect, LookupDone
-from rostra.fabric.overlay.lookups import find
+from rostra.fabric.overlay.lookup import find
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Packet
 from rostra.fabric.overlay.settings import OverlaySettings
@@ -55,9 +55,9 @@ class Ring:
         me = Member(Key(key), NodeId(node), boot)
         return Overlay(me, self.settings, Random(node * 1000 + boot), self.without)
 
-    def found(self, node: int, key: int) -> Overlay:
+    def create(self, node: int, key: int) -> Overlay:
         overlay = self.new(node, key)
-        join.found(overlay, self.loop.now_us)
+        join.create(overlay, self.loop.now_us)
         self.loop.start(overlay)
         return overlay
 

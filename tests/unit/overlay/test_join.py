@@ -15,7 +15,7 @@ from tests.unit.overlay.rings import Ring, keys_of
 @pytest.mark.requirement("SC-4:create")
 def test_the_first_node_is_a_ring_of_one() -> None:
     ring = Ring()
-    overlay = ring.found(1, 100)
+    overlay = ring.create(1, 100)
     assert overlay.joined and overlay.lone
     assert (overlay.successors, overlay.predecessor) == ((), None)
     ring.pass_rounds(3)
@@ -36,7 +36,7 @@ def test_a_node_joins_through_any_member(contact: int) -> None:
 
 def test_nodes_that_join_at_once_in_one_gap_are_all_found() -> None:
     ring = Ring(OverlaySettings(bits=16, successors_max=3))
-    ring.found(1, 0)
+    ring.create(1, 0)
     for node in range(2, 12):
         ring.join(node, node * 100, 1)
     ring.rounds_until_right(20)
@@ -130,3 +130,27 @@ def test_a_whole_ring_that_restarts_becomes_one_ring_again() -> None:
         ring.restart(before)
     ring.rounds_until_right(40)
     assert wrong_neighbours(ring.overlays) == []
+
+
+def test_a_node_that_joined_a_ring_of_one_finds_the_ring_of_its_other_contacts_when_that_one_dies() -> None:
+    ring = Ring()
+    ring.lay_out([1000, 2000, 3000, 4000, 5000])
+    # Its packets to the others are lost, so that it stays a ring of one and they do not hear of it.
+    restarted = ring.restart(ring.crash(3)[0])
+    ring.loses = lambda packet: (
+        {packet.sender.node, packet.to.node} not in ({3}, {3, 9})
+        and 3
+        in (
+            packet.sender.node,
+            packet.to.node,
+        )
+    )
+    ring.pass_rounds(2)
+    joined = ring.new(9, 2500)
+    join.join(joined, ring.loop.now_us, (restarted.me, ring[1].me))
+    ring.loop.start(joined)
+    ring.pass_rounds(1)
+    assert joined.successors == (restarted.me,)
+    ring.crash(3)
+    ring.rounds_until_right(12)
+    assert joined.predecessor == ring[2].me

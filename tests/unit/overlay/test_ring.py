@@ -7,7 +7,9 @@ from math import log2
 import pytest
 
 from rostra.fabric.overlay.fingers import fix_fingers
-from rostra.fabric.overlay.messages import GetNeighbours, OverlayNotify, OverlayPing, Packet
+from rostra.fabric.overlay.messages import GetNeighbours, Neighbours, OverlayNotify, OverlayPing, Packet
+from rostra.fabric.overlay.pending_request import OverlayRequest, Purpose
+from rostra.fabric.overlay.ring import candidate_answered, remember, set_successors
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.safeguards import Safeguard
 from tests.unit.overlay.rings import Ring
@@ -113,7 +115,7 @@ def test_a_dead_node_that_the_successor_still_names_is_not_adopted() -> None:
 
 def test_a_successor_list_ends_where_the_node_itself_would_come() -> None:
     ring = Ring(OverlaySettings(bits=16, successors_max=8))
-    ring.found(1, 1000)
+    ring.create(1, 1000)
     for node in range(2, 5):
         ring.join(node, node * 1000, 1)
     ring.rounds_until_right(12)
@@ -173,3 +175,37 @@ def test_a_lookup_passes_dead_nodes_and_names_the_living_owner() -> None:
     done = ring.look_up(1, (8 << 12) + 5)
     assert done.owner == ring[11].me and done.predecessor == ring[8].me
     assert done.timeouts >= 1
+
+
+def test_a_node_passes_many_that_joined_before_its_successor_in_one_round() -> None:
+    ring = Ring(OverlaySettings(bits=16, successors_max=3))
+    ring.lay_out(range(0, 1 << 16, 1 << 11))
+    first = ring[1]
+    first.successors = tuple(ring[node].me for node in (30, 31, 32))
+    ring.rounds_until_right(3)
+    assert [member.node for member in first.successors] == [2, 3, 4]
+
+
+def test_a_node_that_lost_its_list_learns_from_its_predecessor_who_comes_next() -> None:
+    ring = Ring(OverlaySettings(bits=16, successors_max=3))
+    ring.lay_out([1000, 2000, 3000, 4000, 5000, 6000])
+    lost = ring[3]
+    set_successors(lost, ())
+    lost.fingers = [None] * 16
+    seen = set()
+    for _ in range(40):
+        ring.pass_rounds(0.05)
+        seen.add(tuple(member.key for member in lost.successors))
+    assert seen == {(), (4000, 5000, 6000)}, "never its predecessor, which would skip everybody"
+    ring.rounds_until_right(2)
+
+
+def test_a_node_whose_predecessor_lists_only_the_dead_takes_the_predecessor() -> None:
+    ring = Ring(OverlaySettings(bits=16, successors_max=2))
+    ring.lay_out([1000, 2000, 3000])
+    first, lost, dead = ring.overlays
+    set_successors(lost, ())
+    remember(lost, dead.me)
+    asked = OverlayRequest(first.me, GetNeighbours(), Purpose.ADOPT, 0, None)
+    candidate_answered(lost, asked, Neighbours(None, (lost.me, dead.me)))
+    assert lost.successors == (first.me,)

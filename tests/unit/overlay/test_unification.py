@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log2
 
 import pytest
 
@@ -10,7 +11,7 @@ from rostra.fabric.overlay.messages import Detected, MergeLookup, Packet, TryMer
 from rostra.fabric.overlay.ring import remember
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.safeguards import Safeguard, Without
-from rostra.simulator.overlay.ideal import wrong_neighbours
+from rostra.simulator.overlay.ideal import acquainted, wrong_neighbours
 from tests.unit.overlay.rings import Ring
 
 SETTINGS = OverlaySettings(bits=16, successors_max=3)
@@ -34,7 +35,7 @@ def test_a_ring_that_was_split_becomes_one_again_by_itself(side: range) -> None:
     ours = [one for one in ring.overlays if one.me.node in side]
     assert wrong_neighbours(ours) == [], "each side is a ring"
     ring.loses = lambda _packet: False
-    ring.rounds_until_right(SETTINGS.passive_max + 15 + SETTINGS.successors_max + 16)
+    ring.rounds_until_right(3 * int(log2(len(KEYS))) + SETTINGS.successors_max)
     ring.pass_rounds(20)
     ring.assert_fingers_right()
 
@@ -93,3 +94,28 @@ def test_the_passive_list_forgets_the_oldest_at_its_bound() -> None:
     for node in range(2, 9):
         remember(overlay, ring[node].me)
     assert [member.node for member in overlay.passive.values()] == [5, 6, 7, 8]
+
+
+def test_a_node_that_lost_its_ring_while_it_was_searched_for_joins_instead() -> None:
+    ring = Ring(SETTINGS)
+    ring.lay_out(KEYS)
+    lone = ring.create(99, KEYS[8] + 5)
+    ring.loop.send(Packet(lone.me, ring[9].me, 0, TryMerge(ring[9].me, ring[10].me)))
+    seen = set()
+    for _ in range(20):
+        ring.pass_rounds(0.05)
+        seen.add(lone.successors)
+    assert seen == {(), tuple(ring[node].me for node in (10, 11, 12))}
+    ring.rounds_until_right(4)
+
+
+def test_groups_of_nodes_that_know_nobody_of_each_other_are_told_apart() -> None:
+    ring = Ring(SETTINGS)
+    ring.lay_out(KEYS[:3])
+    ring.lay_out(KEYS[5:7], first_node=10)
+    ring.create(20, KEYS[9])
+    assert acquainted(ring.overlays) == [{1, 2, 3}, {10, 11}, {20}]
+    remember(ring[20], ring[11].me)
+    assert acquainted(ring.overlays) == [{1, 2, 3}, {10, 11, 20}]
+    remember(ring[2], ring[20].me)
+    assert acquainted(ring.overlays) == [{1, 2, 3, 10, 11, 20}]

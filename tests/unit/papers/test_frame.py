@@ -48,6 +48,7 @@ def test_the_command_exits_with_one_when_a_figure_is_missed(
     printed = capsys.readouterr()
     assert ("│ fail" in printed.out) == bool(code)
     assert "50% half" in printed.err, "progress is shown"
+    assert "s of CPU" in printed.err
     rows = pq.read_table(parquet).to_pylist()
     assert [row["passed"] for row in rows] == [not code, None, True]
     assert rows[0]["ours"] == ours and rows[0]["published"] == 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.fabric.raft.consensus.election import Election as RaftElection
+from rostra.fabric.consensus.election import Election as RaftElection
 from rostra.simulator.papers import raft_availability, raft_split_votes
 from rostra.simulator.papers.raft_election import Electorate, elections
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from rostra.errors import PeerViolation
-from rostra.fabric.raft.consensus.membership import MembershipChange
+from rostra.fabric.consensus.membership import MembershipChange
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Without

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rostra.fabric.api import Committed, FabricEffect
-from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.consensus.roles import Role
 from tests.unit.raft.disk_model import StoredEntry
 from tests.unit.raft.group_simulation import GroupSimulation, Member
 

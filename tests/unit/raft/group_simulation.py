@@ -12,7 +12,6 @@ from typing import Any, Protocol, assert_never
 
 from rostra.errors import RostraError
 from rostra.fabric.api import (
-    Accepted,
     Append,
     Blocked,
     Broken,
@@ -51,12 +50,13 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
-from rostra.fabric.raft.consensus.membership import MembershipChange
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import GroupHeartbeat, NodeHeartbeat, NodeHeartbeatReply, TimeoutNow
-from rostra.fabric.raft.peers.peer_liveness import PeerLiveness
+from rostra.fabric.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
+from rostra.fabric.consensus.membership import MembershipChange
+from rostra.fabric.consensus.messages import TimeoutNow
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
+from rostra.fabric.links.messages import NodeHeartbeat, NodeHeartbeatReply, PartitionHeartbeat
+from rostra.fabric.links.peer_liveness import PeerLiveness
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.decode import Batch
 from rostra.model.encode import encode
@@ -147,8 +147,13 @@ class Member:
     def propose(self, value: bytes, token: int = 0) -> bool:
         """Whether it was accepted."""
         batch = encode([value], timestamp_us=1)
-        self.group.propose(self.sim.now, token, batch)
-        return any(isinstance(effect, Accepted) for effect in self.step())
+        result = self.group.propose(self.sim.now, batch)
+        if isinstance(result, RostraError):
+            self.refused.append(token)
+        else:
+            self.accepted[token] = result
+        self.step()
+        return not isinstance(result, RostraError)
 
     def receive(self, sender: NodeId, message: Any, payload: bytes) -> None:
         group, now = self.group, self.sim.now
@@ -156,13 +161,13 @@ class Member:
             if self.liveness.heard(sender, message.boot, self.sim.us):
                 group.peer_lost(now, sender)
             replies = tuple(
-                r for beat in message.groups if (r := group.heartbeat_received(now, sender, beat)) is not None
+                r for beat in message.partitions if (r := group.heartbeat_received(now, sender, beat)) is not None
             )
             self.step()
             if replies:
                 self.sim.send(self, sender, NodeHeartbeatReply(self.boot, replies))
         elif isinstance(message, NodeHeartbeatReply):
-            for reply in message.groups:
+            for reply in message.partitions:
                 group.heartbeat_answered(now, sender, reply)
             self.step()
         else:
@@ -187,7 +192,7 @@ class Member:
         self.sim.later(self.sim.settings.heartbeat_us, self._guard(self._tick))
 
     def _send_heartbeats(self, idle: bool = False) -> None:
-        beats: dict[NodeId, GroupHeartbeat] = dict(self.group.heartbeats(self.sim.now))
+        beats: dict[NodeId, PartitionHeartbeat] = dict(self.group.heartbeats(self.sim.now))
         self.step()
         for peer in self.sim.members.values():
             if peer is not self and (idle or peer.node in beats):
@@ -256,14 +261,11 @@ class Member:
                     self.step()
                 case Read():
                     sim.later(sim.random.randint(50, 500), self._guard(self._read, effect))
-                case Accepted():
-                    self.accepted[effect.token] = (effect.base, effect.last)
-                case Refused():
-                    self.refused.append(effect.token)
                 case Committed() | Serving() | ServedElsewhere() | LogLine():
                     pass
                 case (
                     SetTimer()
+                    | Refused()
                     | Blocked()
                     | Broken()
                     | Confirmed()
@@ -425,4 +427,4 @@ class GroupSimulation(Simulation):
 
 def has_settled(member: Member) -> bool:
     group = member.group
-    return group.log.term_at(group.commit) == group.term
+    return group.log.epoch_at(group.commit) == group.term

@@ -8,7 +8,6 @@ from typing import Any, assert_never
 
 from rostra.errors import RostraError
 from rostra.fabric.api import (
-    Accepted,
     Append,
     Blocked,
     Broken,
@@ -35,7 +34,6 @@ from rostra.fabric.api import (
     Persist,
     ProducerAdmitted,
     ProducerMigrated,
-    Propose,
     ProposeTopic,
     Read,
     ReadDone,
@@ -57,9 +55,9 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
-from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.cluster.metadata_entries import ClusterMember
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.metadata.metadata_state import ClusterMember
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.cluster import ClusterState
 from rostra.model.decode import Batch
@@ -100,7 +98,6 @@ class Node:
         self.serving: dict[Partition, Serving | ServedElsewhere] = {}
         self.blocked: dict[Partition, RostraError] = {}
         self.commit: dict[Partition, int] = {}
-        self.accepted: dict[int, tuple[int, int]] = {}
         self.refused: dict[int, RostraError] = {}
         self.links: dict[NodeId, str] = {}
         self.notes: list[str] = []
@@ -187,8 +184,6 @@ class Node:
                     cluster.later(1_000, self.guard(self.step, PeerIdentified(peer, effect.address)))
             case Disconnect():
                 self.links.pop(effect.peer, None)
-            case Accepted():
-                self.accepted[effect.token] = (effect.base, effect.last)
             case Refused():
                 self.refused[effect.token] = effect.error
             case Committed():
@@ -281,10 +276,10 @@ class Node:
         topic = TopicId(self.cluster.random.getrandbits(62) + 1)
         self.step(ProposeTopic(token, TopicSpec(topic, name, partitions, b""), 1 << 20, replicas))
 
-    def publish(self, partition: Partition, value: bytes, token: int = 4) -> RostraError | tuple[int, int]:
-        self.refused.pop(token, None)
-        self.step(Propose(token, partition, encode([value], timestamp_us=1)))
-        return self.refused[token] if token in self.refused else self.accepted[token]
+    def publish(self, partition: Partition, value: bytes) -> RostraError | tuple[int, int]:
+        result, effects = self.raft.propose(self.cluster.now, partition, encode([value], timestamp_us=1))
+        self.carry_out(effects)
+        return result
 
     def leads(self, partition: Partition) -> bool:
         group = self.raft.groups.get(partition)

@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from rostra.fabric.api import Now
-from rostra.fabric.raft.messages import NodeHeartbeat
+from rostra.fabric.links.messages import NodeHeartbeat
 
 MS = 1000
 
@@ -88,7 +88,7 @@ class Simulation:
         packed = msgspec.msgpack.encode(message)
         self.sent[type(message).__name__] += 1
         if isinstance(message, NodeHeartbeat):
-            self.sent["Beat"] += len(message.groups)
+            self.sent["Beat"] += len(message.partitions)
 
         def arrived() -> None:
             if (sender, receiver) not in self.network.blocked:

@@ -6,8 +6,8 @@ from random import Random
 
 from rostra.broker.api import Stop
 from rostra.errors import DiskFull
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId
 from rostra.wire.messages import Failed, Published, Unsubscribe

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from rostra.fabric.api import ProposeDrop, RemoveNode
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition
 from tests.unit.raft.nodes import Cluster, Node

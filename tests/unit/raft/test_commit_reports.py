@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rostra.errors import DiskFull
-from rostra.fabric.api import PeerReceived, Propose, Readers, WriteFailed
-from rostra.fabric.raft.consensus.group_state import COMMIT_REPORT_US
-from rostra.fabric.raft.messages import AppendEntries
+from rostra.fabric.api import PeerReceived, Readers, WriteFailed
 from rostra.fabric.raft.settings import RaftSettings
+from rostra.fabric.replication.messages import AppendEntries
+from rostra.fabric.replication.replica_state import COMMIT_REPORT_US
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import Partition
@@ -114,5 +114,5 @@ def test_a_commit_beyond_a_log_cut_by_a_full_disk_is_reported_once_the_log_is_ba
     follower.step(WriteFailed(partition, end, medium.generation, DiskFull()))
     follower.step(Readers(partition, True))
     assert follower.commit[partition] == told, "nobody is shown what is not here"
-    leader.step(Propose(2000, partition, encode([b"x"], timestamp_us=1)))
+    leader.publish(partition, b"x")
     cluster.run_until(lambda: follower.commit[partition] == group.commit == group.log.end > end)

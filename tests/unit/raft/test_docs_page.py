@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rostra.fabric.cluster import messages as cluster
+from rostra.fabric.consensus import messages as consensus
+from rostra.fabric.consensus.roles import diagram
+from rostra.fabric.links import messages as links
+from rostra.fabric.links.messages import PeerMessage
 from rostra.fabric.raft import messages
-from rostra.fabric.raft.consensus.roles import diagram
-from rostra.fabric.raft.messages import PEER_KINDS, RaftMessageBase
+from rostra.fabric.raft.messages import PEER_KINDS
+from rostra.fabric.replication import messages as replication
 from rostra.safeguards import (
     OF_AN_OVERLAY,
     OF_DERIVED_STATE,
@@ -38,6 +43,11 @@ def test_every_safeguard_of_this_fabric_is_named() -> None:
 
 def test_every_message_has_a_kind_of_its_own_above_the_clients() -> None:
     assert len(PEER_KINDS) >= 16 and min(PEER_KINDS) >= 128
-    assert all(issubclass(kind, RaftMessageBase) and number == kind.kind for number, kind in PEER_KINDS.items())
-    listed = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, RaftMessageBase)}
-    assert listed == {RaftMessageBase, *PEER_KINDS.values()}, "none is forgotten, no two share a number"
+    assert all(issubclass(kind, PeerMessage) and number == kind.kind for number, kind in PEER_KINDS.items())
+    modules = (messages, cluster, consensus, replication, links)
+    listed = {kind for module in modules for kind in vars(module).values() if _has_kind(kind)}
+    assert listed == {replication.InstallSnapshot, *PEER_KINDS.values()}, "none is forgotten, no two share a number"
+
+
+def _has_kind(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, PeerMessage) and kind.kind > 0

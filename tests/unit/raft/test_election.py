@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from rostra.fabric.raft.consensus.roles import TRANSITIONS, Role
-from rostra.fabric.raft.messages import RequestVote, RequestVoteReply
+from rostra.fabric.consensus.messages import RequestVote, RequestVoteReply
+from rostra.fabric.consensus.roles import TRANSITIONS, Role
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Safeguard

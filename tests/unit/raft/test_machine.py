@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rostra.errors import DiskUntrusted, Moved, PartitionDamaged, TopicExists, Unavailable, UnknownTopic
+from rostra.errors import (
+    DiskUntrusted,
+    Moved,
+    PartitionDamaged,
+    TopicExists,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
 from rostra.fabric.api import (
     Confirm,
     DiskUnusable,
@@ -16,9 +24,10 @@ from rostra.fabric.api import (
     TopicSpec,
     TransferOwnership,
 )
-from rostra.fabric.raft.messages import AppendEntries, CreateTopicRequest, RequestReply
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
-from rostra.fabric.raft.status import status_of
+from rostra.fabric.cluster.messages import CreateTopicRequest, RequestReply
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.replication.messages import AppendEntries
+from rostra.fabric.status import ClusterStatus
 from rostra.model.batch import stamp
 from rostra.model.encode import encode
 from rostra.model.ids import NodeId, Partition, TopicId
@@ -27,6 +36,12 @@ from tests.unit.raft.nodes import Cluster, Node
 
 def others(cluster: Cluster, node: Node) -> list[Node]:
     return [other for other in cluster.nodes.values() if other is not node]
+
+
+def status_of(node: Node) -> ClusterStatus:
+    status = node.raft.status()
+    assert status is not None
+    return status
 
 
 def test_a_node_alone_serves_at_once_and_needs_nobody() -> None:
@@ -218,7 +233,7 @@ def test_entries_that_were_damaged_on_the_way_are_not_stored() -> None:
     batch = encode([b"x"], timestamp_us=1)
     stamp(batch, partition=partition, base_offset=group.log.end, owner_epoch=group.term)
     batch[-1] ^= 1
-    entries = AppendEntries(partition, group.term, group.log.end, group.log.last_term, group.commit, 0)
+    entries = AppendEntries(partition, group.term, group.log.end, group.log.last_epoch, group.commit, 0)
     end = group.log.end
     follower.step(PeerReceived(leader.raft.node, entries, batch))
     assert group.log.end == end and "peer violated the protocol" in follower.notes
@@ -356,13 +371,13 @@ def test_an_operator_moves_leadership_and_sees_it_in_the_status() -> None:
     leader = cluster.leader(partition)
     assert leader is not None
     target = others(cluster, leader)[0]
-    before = status_of(leader.raft).groups[1]
+    before = status_of(leader).groups[1]
     assert (before.topic, before.role, before.commit) == ("t", "leader", before.end)
     assert [follower.match for follower in before.followers] == [before.end] * 2
     leader.step(TransferOwnership(partition, target.raft.node))
     cluster.run_until(lambda: target.leads(partition), 1_000)
     cluster.run(200)
-    after = status_of(leader.raft).groups[1]
+    after = status_of(leader).groups[1]
     assert after.leader == target.node and after.term > before.term and after.followers == ()
     leader.step(TransferOwnership(partition, target.raft.node))
     assert leader.notes[-1] == "leadership transfer refused"
@@ -374,13 +389,13 @@ def test_a_node_that_is_away_is_shown_so_at_every_other() -> None:
     cluster = Cluster(3)
     cluster.ready()
     cluster.run(200)
-    assert all(member.alive for node in cluster.alive for member in status_of(node.raft).members)
+    assert all(member.alive for node in cluster.alive for member in status_of(node).members)
     cluster[3].crash()
     cluster.run(1_000)
     for node in (cluster[1], cluster[2]):
-        assert [member.alive for member in status_of(node.raft).members] == [True, True, False]
+        assert [member.alive for member in status_of(node).members] == [True, True, False]
     cluster[3].start()
-    cluster.run_until(lambda: all(member.alive for node in cluster.alive for member in status_of(node.raft).members))
+    cluster.run_until(lambda: all(member.alive for node in cluster.alive for member in status_of(node).members))
 
 
 def test_a_node_alone_has_nobody_to_hand_over_to() -> None:
@@ -409,8 +424,8 @@ def test_a_node_whose_disk_cannot_sync_leads_nothing_any_more() -> None:
 def test_a_proposal_for_no_partition_is_refused() -> None:
     cluster = Cluster(1)
     cluster.ready()
-    assert cluster[1].publish(Partition(TopicId(77), METADATA_PARTITION.index), b"x") is not None
-    assert 4 in cluster[1].refused
+    refused = cluster[1].publish(Partition(TopicId(77), METADATA_PARTITION.index), b"x")
+    assert isinstance(refused, UnknownPartition)
     cluster[1].step(ProposeTopic(6, TopicSpec(TopicId(5), "t", 1, b""), 1 << 20))
     cluster.run_until(lambda: 6 in cluster[1].opened)
 

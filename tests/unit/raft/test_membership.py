@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rostra.errors import Unavailable
-from rostra.fabric.raft.consensus.hard_state import GroupConfig
-from rostra.fabric.raft.consensus.membership import MembershipChange
+from rostra.fabric.consensus.hard_state import GroupConfig
+from rostra.fabric.consensus.membership import MembershipChange
 from rostra.model.ids import NodeId
 from rostra.safeguards import ALL_ON, Safeguard
 from tests.unit.raft.checkers import Checkers, Violation

@@ -23,15 +23,12 @@ from rostra.fabric.api import (
     ServedElsewhere,
     TopicSpec,
 )
-from rostra.fabric.raft.consensus.hard_state import key_of, unpack_hard_state
-from rostra.fabric.raft.messages import JoinRequest, NodeHeartbeat, RemovedNotice, RequestVote
-from rostra.fabric.raft.metadata.metadata_state import (
-    METADATA_PARTITION,
-    MetadataEntry,
-    ReassignmentStarted,
-    Requester,
-    TopicAdded,
-)
+from rostra.fabric.cluster.messages import JoinRequest, RemovedNotice
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION, MetadataEntry, Requester, TopicAdded
+from rostra.fabric.consensus.hard_state import key_of, unpack_hard_state
+from rostra.fabric.consensus.messages import RequestVote
+from rostra.fabric.links.messages import NodeHeartbeat
+from rostra.fabric.raft.replica_assignments import ReassignmentStarted
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster
@@ -122,9 +119,9 @@ def test_a_removed_member_is_told_stops_and_sends_its_clients_elsewhere() -> Non
     remove(cluster, 2, at=2)
     cluster.run_until(lambda: gone.raft.removed, 60_000)
     assert "this node was removed from its cluster" in gone.notes
-    for number, partition in enumerate(partitions):
+    for partition in partitions:
         assert isinstance(gone.serving[partition], ServedElsewhere)
-        answer = gone.publish(partition, b"x", token=100 + 2 * number)
+        answer = gone.publish(partition, b"x")
         assert isinstance(answer, Moved | Unavailable)
     gone.step(Confirm(60, ""))
     gone.step(ProposeTopic(62, TopicSpec(TopicId(5), "u", 1, b""), 1 << 20))
@@ -252,7 +249,7 @@ def test_nobody_goes_before_the_copies_that_stay_are_whole(monkeypatch: pytest.M
     cluster.run(2 * leader.raft.settings.heartbeat_ms)
     assert leader.raft.peers.is_alive(NodeId(behind.node)), "it was away for a moment"
     leader.raft.reassignment._advance(leader.raft.groups[partition], (NodeId(leader.node), NodeId(behind.node)))
-    leader.raft.collect(leader.raft.groups[partition])
+    leader.raft.group_set.collect(leader.raft.groups[partition])
     behind.start()
     cluster.run_until(lambda: not leader.raft.groups[partition].complete, 10_000)
     cluster.run_until(lambda: cluster.leader(partition) is leaver, 10_000)

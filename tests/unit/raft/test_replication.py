@@ -115,7 +115,7 @@ def figure_eight(sim: GroupSimulation) -> None:
     sim.run_until(lambda: sim[1].leads)
     sim.network.split((1, 2, 3), (4, 5))
     old_end = next(one.end for one in sim[1].disk.stored if b"old term" in one.batch)
-    peer = sim[1].group.replication.progress[sim[3].node]
+    peer = sim[1].group.sender.progress[sim[3].node]
     sim.run_until(lambda: peer.match >= old_end)
     assert peer.match == old_end, "its own term's first entry is not there yet"
     for node in (1, 2):
@@ -263,7 +263,7 @@ def test_what_is_on_its_way_to_a_follower_is_bounded() -> None:
     for number in range(200):
         leader.propose(b"%d" % number)
         sim.run(1)
-    progress = leader.group.replication.progress[slow.node]
+    progress = leader.group.sender.progress[slow.node]
     assert len(progress.in_flight) <= 4
     sim.run(20_000)
     assert slow.values() == leader.values()

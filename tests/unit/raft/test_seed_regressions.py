@@ -17,11 +17,11 @@ from rostra.fabric.api import (
     Recovered,
     WriteFailed,
 )
-from rostra.fabric.raft.consensus.group_state import interrupted_snapshot_start
-from rostra.fabric.raft.consensus.hard_state import HardState, SnapshotStart, key_of, pack_hard_state, unpack_hard_state
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import CreateTopicRequest, DropTopicRequest
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.cluster.messages import CreateTopicRequest, DropTopicRequest
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.consensus.hard_state import HardState, key_of, pack_hard_state, unpack_hard_state
+from rostra.fabric.consensus.roles import Role
+from rostra.fabric.replication.snapshot_start import SnapshotStart, interrupted_snapshot_start
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from tests.unit.raft.nodes import Cluster, Node
 
@@ -178,11 +178,8 @@ def test_a_copy_that_went_on_beyond_where_it_was_to_begin_anew_is_not_dropped_at
     filled = SnapshotStart(5, (EpochStart(1, 0),))
     hard = HardState(term=1, snapshot_start=filled)
     partition = Partition(TopicId(1), PartitionIndex(0))
-    assert interrupted_snapshot_start(hard, Recovered(partition, 0, 3, ())) == 5
-    assert interrupted_snapshot_start(hard, Recovered(partition, 0, 6, ())) is None
-    assert interrupted_snapshot_start(hard, Recovered(partition, 5, 6, ())) is None
-    assert interrupted_snapshot_start(hard, Recovered(partition, 0, 3, (), damaged_at=2)) is None
-    assert (
-        interrupted_snapshot_start(msgspec.structs.replace(hard, complete=False), Recovered(partition, 0, 3, ()))
-        is None
-    )
+    assert interrupted_snapshot_start(hard.snapshot_start, True, Recovered(partition, 0, 3, ())) == 5
+    assert interrupted_snapshot_start(hard.snapshot_start, True, Recovered(partition, 0, 6, ())) is None
+    assert interrupted_snapshot_start(hard.snapshot_start, True, Recovered(partition, 5, 6, ())) is None
+    assert interrupted_snapshot_start(hard.snapshot_start, True, Recovered(partition, 0, 3, (), damaged_at=2)) is None
+    assert interrupted_snapshot_start(hard.snapshot_start, False, Recovered(partition, 0, 3, ())) is None

@@ -6,7 +6,7 @@ import msgspec
 
 from rostra.errors import DiskFull
 from rostra.fabric.api import WriteFailed
-from rostra.fabric.raft.consensus.hard_state import (
+from rostra.fabric.consensus.hard_state import (
     GroupConfig,
     GroupConfigAt,
     key_of,
@@ -47,9 +47,8 @@ def test_a_start_writes_nothing_to_the_logs_of_a_node_alone() -> None:
 def test_what_is_published_after_such_a_start_is_of_its_term() -> None:
     cluster, partition = started_again()
     group = cluster[1].raft.groups[partition]
-    assert not group.fast_single, "the short way does not note where terms begin"
     cluster.publish(partition, b"after")
-    assert group.log.last_term == group.term and group.fast_single
+    assert group.log.last_epoch == group.term
     cluster.publish(partition, b"more")
     assert cluster[1].values(partition) == [b"0", b"after", b"more"]
 
@@ -63,7 +62,7 @@ def test_a_refused_write_after_such_a_start_leaves_what_was_there_committed() ->
     medium.truncate(end, medium.generation + 1)
     group.commit = end
     node.step(WriteFailed(partition, end, medium.generation, DiskFull()))
-    assert group.knows_commit and not group.fast_single and group.log.end == end
+    assert group.knows_commit and group.log.end == end
     cluster.run(2_000)
     cluster.publish(partition, b"taken")
     assert node.values(partition) == [b"0", b"taken"]
@@ -80,7 +79,7 @@ def test_a_member_left_alone_by_a_change_that_may_be_cut_begins_its_term_with_an
     cluster, partition = started_again()
     node = cluster[1]
     copy = node.raft.groups[partition].log
-    end, term = copy.end, copy.last_term
+    end, term = copy.end, copy.last_epoch
     node.crash()
     # As if the removal of another one had reached this log last, and nobody had said that it is committed.
     hard = unpack_hard_state(node.hard[key_of(partition)])

@@ -6,7 +6,8 @@ import pytest
 
 from rostra.broker.partition.control_batch import read_epochs
 from rostra.fabric.api import ProposeDrop, RemoveNode
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, MetadataSnapshot, read_metadata_entry
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION, MetadataSnapshot
+from rostra.fabric.raft.replica_assignments import ReplicaAssignments
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.decode import Batch
 from rostra.model.ids import NodeId
@@ -38,7 +39,7 @@ def test_the_metadata_log_is_trimmed_at_every_node() -> None:
     for node in cluster.nodes.values():
         log = node.disks[METADATA_PARTITION]
         assert log.first > 0 and sum(len(one.batch) for one in log.stored) < 4 * SMALL.metadata_log_bytes
-        assert isinstance(read_metadata_entry(log.stored[0].batch), MetadataSnapshot), (
+        assert isinstance(ReplicaAssignments.codec.read(log.stored[0].batch), MetadataSnapshot), (
             "a log begins with what was before it"
         )
     assert names(cluster) == [["t27", "t28", "t29"]] * 3

@@ -9,8 +9,8 @@ import pytest
 
 from rostra.broker.broker import RETENTION
 from rostra.fabric.api import TimerFired
-from rostra.fabric.raft.consensus.hard_state import key_of, pack_hard_state, unpack_hard_state
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.consensus.hard_state import key_of, pack_hard_state, unpack_hard_state
 from rostra.model.decode import iterate
 from rostra.model.ids import Partition, PartitionIndex, TopicId
 from rostra.wire.messages import CreateTopic, Published, TopicCreated, TopicSettings, TransferPartition

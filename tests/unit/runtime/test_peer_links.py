@@ -12,7 +12,9 @@ from structlog.testing import CapturingLogger
 from rostra.broker.api import BrokerInput
 from rostra.errors import OtherNode
 from rostra.fabric.api import PeerIdentified, PeerLost, PeerReceived, Send
-from rostra.fabric.raft.messages import PEER_KINDS, NodeHeartbeat, TimeoutNow
+from rostra.fabric.consensus.messages import TimeoutNow
+from rostra.fabric.links.messages import NodeHeartbeat
+from rostra.fabric.raft.messages import PEER_KINDS
 from rostra.model.ids import ClusterId, NodeId, Partition, PartitionIndex, TopicId
 from rostra.runtime.metrics.counters import Counters
 from rostra.runtime.network.addresses import bind, bound_address

@@ -15,7 +15,7 @@ from rostra.broker.partition.control_batch import DerivedEntry, control_batch
 from rostra.broker.partition.served_partition import ParkedReply, ServedPartition
 from rostra.broker.sessions import Session
 from rostra.errors import NodeStopping, RostraError
-from rostra.fabric.api import Propose
+from rostra.fabric.api import BatchOffsets
 from rostra.model.batch import BROKER_STATE, CHECKPOINT
 from rostra.wire.messages import NodeMessage
 
@@ -26,29 +26,13 @@ if TYPE_CHECKING:
 class BatchProposer:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._proposed = 0
-        self._result: tuple[int, int] | RostraError | None = None
 
-    def propose(self, served: ServedPartition, batch: bytearray, flags: int) -> tuple[int, int] | RostraError:
+    def propose(self, served: ServedPartition, batch: bytearray, flags: int) -> BatchOffsets | RostraError:
         """The batch's first and last offset, or why the fabric refused it."""
         broker = self._broker
-        self._result = None
-        self._proposed = broker.token = broker.token + 2
-        broker.carry_out(broker.fabric.step(broker.now, Propose(self._proposed, served.partition, batch, flags)))
-        result: tuple[int, int] | RostraError | None = self._result
-        assert result is not None, "a fabric answers a proposal in the same step"
+        result, effects = broker.fabric.propose(broker.now, served.partition, batch, flags)
+        broker.carry_out(effects)
         return result
-
-    def accepted(self, token: int, base: int, last: int) -> None:
-        assert token == self._proposed
-        self._result = (base, last)
-
-    def refused(self, token: int, error: RostraError) -> bool:
-        """True if the token is that of the current proposal."""
-        if token != self._proposed:
-            return False
-        self._result = error
-        return True
 
     def roll(self, served: ServedPartition) -> None:
         """The segment is full: begins a new one with a checkpoint. If that is refused, so is the batch after it."""
@@ -69,18 +53,13 @@ class BatchProposer:
         return None if served.owner else broker.placement.not_owner(served)
 
     def append_control(self, served: ServedPartition, entries: Sequence[DerivedEntry]) -> int | RostraError:
-        """Proposes one control batch of these entries, which are applied at once; returns its last offset or an error.
-
-        May be called while another proposal is in progress, as when its commit is carried out.
-        """
+        """Proposes one control batch of these entries, applied at once; returns its last offset or an error."""
         error = self.write_error(served)
         if error is not None:
             return error
-        pending = self._proposed, self._result
         if served.segment_bytes >= served.segment_bytes_max:
             self.roll(served)
         result = self.propose(served, control_batch(entries, self._broker.now.wall_us), BROKER_STATE)
-        self._proposed, self._result = pending
         return result if isinstance(result, RostraError) else result[1]
 
     def reply_when_committed(

@@ -34,7 +34,7 @@ def simulate(
     ] = "0:100",
     fabric: Annotated[str, typer.Option(metavar="NAME", help="Replication: raft or flood.")] = "raft",
     nodes: Annotated[
-        int, typer.Option(metavar="N", min=0, max=7, help="Number of nodes; 0: 3 to 7, chosen by the seed.")
+        int, typer.Option(metavar="N", min=0, max=15, help="Number of nodes; 0: 3 to 15, chosen by the seed.")
     ] = 0,
     workers: Annotated[int, typer.Option(metavar="N", min=0, help="Processes; 0: one per core.")] = 0,
     without: Annotated[

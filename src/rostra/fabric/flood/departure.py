@@ -7,20 +7,22 @@ cannot be asked: records that only it has are lost.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rostra.errors import MemberRemoved, NodeStopping, RostraError, Unavailable, UnknownMember
 from rostra.fabric.api import OperationDone, Refused, RemoveNode, Send, StopPrepared
+from rostra.fabric.flood.ack_ring import AckRing
+from rostra.fabric.flood.context import FloodContext
 from rostra.fabric.flood.messages import LeaveRing, LeftRing
+from rostra.fabric.flood.ring import Ring
+from rostra.fabric.flood.ring_links import RingLinks
 from rostra.model.ids import NodeId, text
-
-if TYPE_CHECKING:
-    from rostra.fabric.flood.machine import Flood
 
 
 class Departure:
-    def __init__(self, flood: Flood) -> None:
-        self._flood = flood
+    def __init__(self, context: FloodContext, ring: Ring, ack_ring: AckRing, links: RingLinks) -> None:
+        self._context = context
+        self._ring = ring
+        self._ack_ring = ack_ring
+        self._links = links
         self._stop_deadline_us: int | None = None
         """While stopping: when this broker stops waiting."""
         self._leave_deadline_us = 0
@@ -31,29 +33,29 @@ class Departure:
 
     def refusal(self) -> RostraError | None:
         """Returns why this broker accepts nothing new, or None."""
-        if self._flood.ring.is_removed:
-            return MemberRemoved(self._flood.name or self._flood.address)
-        return NodeStopping() if self._flood.now.mono_us < self._leave_deadline_us else None
+        if self._ring.is_removed:
+            return MemberRemoved(self._context.name or self._context.address)
+        return NodeStopping() if self._context.now.mono_us < self._leave_deadline_us else None
 
     # --- stopping ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        self._stop_deadline_us = self._flood.now.mono_us + self._flood.settings.stop_timeout_ms * 1000
+        self._stop_deadline_us = self._context.now.mono_us + self._context.settings.stop_timeout_ms * 1000
 
     def leave_ring(self) -> None:
-        self._flood.ring.leaving = True
-        self._flood.ring.tick()
+        self._ring.leaving = True
+        self._ring.tick()
 
     # --- removing another ----------------------------------------------------------------------------
 
     def remove(self, given: RemoveNode) -> None:
-        flood, node = self._flood, given.node
-        if node not in flood.ring.members:
-            flood.out.append(Refused(given.token, UnknownMember(text(node))))
+        context, node = self._context, given.node
+        if node not in self._ring.members:
+            context.out.append(Refused(given.token, UnknownMember(text(node))))
             return
-        until_us = flood.now.mono_us + flood.settings.removal_timeout_ms * 1000
+        until_us = context.now.mono_us + context.settings.removal_timeout_ms * 1000
         self._removing.setdefault(node, (until_us, []))[1].append(given.token)
-        if node == flood.node:
+        if node == context.node:
             self._start_leaving(node)
         self._check_removal(node)
 
@@ -63,21 +65,21 @@ class Departure:
 
     def _check_removal(self, node: NodeId) -> None:
         """Asks the member again; ends the removal if it is down or time is up."""
-        flood = self._flood
+        context = self._context
         until_us, tokens = self._removing[node]
-        if node != flood.node and not flood.ring.is_alive(node):
+        if node != context.node and not self._ring.is_alive(node):
             self._finish_removal(node)
-        elif flood.now.mono_us >= until_us:
+        elif context.now.mono_us >= until_us:
             del self._removing[node]
             error = Unavailable("", 0, "the member has not forwarded all its records; stop it, then remove it")
-            flood.out += [Refused(token, error) for token in tokens]
-        elif node != flood.node:
-            flood.out.append(Send(node, LeaveRing()))
+            context.out += [Refused(token, error) for token in tokens]
+        elif node != context.node:
+            context.out.append(Send(node, LeaveRing()))
 
     def _finish_removal(self, node: NodeId) -> None:
         _, tokens = self._removing.pop(node)
-        self._flood.ring.remove(node)
-        self._flood.out += [OperationDone(token) for token in tokens]
+        self._ring.remove(node)
+        self._context.out += [OperationDone(token) for token in tokens]
 
     # --- being removed -------------------------------------------------------------------------------
 
@@ -86,17 +88,17 @@ class Departure:
 
     def _start_leaving(self, requester: NodeId) -> None:
         self._requesters[requester] = None
-        self._leave_deadline_us = self._flood.now.mono_us + self._flood.settings.removal_timeout_ms * 1000
+        self._leave_deadline_us = self._context.now.mono_us + self._context.settings.removal_timeout_ms * 1000
 
     def _has_forwarded_all(self) -> bool:
         """Whether the neighbours have everything, and all brokers have on stable storage what was published here."""
-        flood = self._flood
-        if flood.ring.next is None:
-            return len(flood.ring.members) == 1
-        covered = flood.ack_ring.covered
-        own = [log for log in flood.logs.values() if log.is_origin and not log.origin_partition.local]
+        context = self._context
+        if self._ring.next is None:
+            return len(self._ring.members) == 1
+        covered = self._ack_ring.covered
+        own = [log for log in context.logs.values() if log.is_origin and not log.origin_partition.local]
         whole = all(log.synced == log.end and covered.get(log.partition, 0) >= log.end for log in own)
-        return whole and all(link.open and not link.missing_records() for link in flood.links.values())
+        return whole and all(link.open and not link.missing_records() for link in self._links.by_peer.values())
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -106,19 +108,19 @@ class Departure:
 
     def finish_step(self) -> None:
         """Checks at the end of a step whether stopping or leaving is complete."""
-        flood = self._flood
+        context = self._context
         if self._stop_deadline_us is not None:
-            missing = sum(link.missing_records() for link in flood.links.values())
-            if not missing or flood.now.mono_us >= self._stop_deadline_us:
+            missing = self._links.missing_records()
+            if not missing or context.now.mono_us >= self._stop_deadline_us:
                 self._stop_deadline_us = None
                 self.leave_ring()
-                flood.out.append(StopPrepared())
-        if flood.now.mono_us >= self._leave_deadline_us:
+                context.out.append(StopPrepared())
+        if context.now.mono_us >= self._leave_deadline_us:
             self._requesters.clear()
         if self._requesters and self._has_forwarded_all():
             requesters, self._requesters = self._requesters, {}
             for requester in requesters:
-                if requester != flood.node:
-                    flood.out.append(Send(requester, LeftRing()))
+                if requester != context.node:
+                    context.out.append(Send(requester, LeftRing()))
                 elif requester in self._removing:
                     self._finish_removal(requester)

@@ -19,14 +19,16 @@ from rostra.errors import (
     NotAReplica,
     PartitionDamaged,
     PeerViolation,
+    RostraError,
     UnknownPartition,
 )
 from rostra.fabric.api import (
     METADATA,
-    Accepted,
+    UNKNOWN_PEER,
     AcksAll,
     Append,
     AwaitCoverage,
+    BatchOffsets,
     Committed,
     Confirm,
     Confirmed,
@@ -50,7 +52,6 @@ from rostra.fabric.api import (
     PeerReceived,
     Persist,
     PrepareStop,
-    Propose,
     ProposeDrop,
     ProposeLogStart,
     ProposeSettings,
@@ -77,6 +78,7 @@ from rostra.fabric.api import (
     WriteFailed,
 )
 from rostra.fabric.flood.ack_ring import AckRing
+from rostra.fabric.flood.context import FloodContext
 from rostra.fabric.flood.departure import Departure
 from rostra.fabric.flood.messages import (
     AckMarks,
@@ -101,11 +103,11 @@ from rostra.fabric.flood.producer_barriers import ProducerBarriers
 from rostra.fabric.flood.receiver import DAMAGED, Receiver
 from rostra.fabric.flood.ring import MEMBERS, Ring
 from rostra.fabric.flood.ring_description import RingDescription
-from rostra.fabric.flood.ring_link import RingLink
+from rostra.fabric.flood.ring_links import RingLinks
 from rostra.fabric.flood.settings import HEARTBEAT_TIMER, FloodSettings
-from rostra.fabric.flood.status import problem_of, status_of
+from rostra.fabric.flood.status import status_of
 from rostra.fabric.flood.topics import TOPIC, FloodTopics
-from rostra.fabric.status import ClusterStatus
+from rostra.fabric.status import REMOVED, ClusterStatus
 from rostra.model.batch import stamp
 from rostra.model.ids import NodeId, Partition, text
 from rostra.safeguards import ALL_ON, Safeguard, Without
@@ -125,7 +127,6 @@ GUARANTEES = Guarantees(
 )
 
 BOOT = "flood/boot"
-UNKNOWN_PEER = NodeId(0)
 
 
 class Flood:
@@ -146,57 +147,54 @@ class Flood:
         name: str = "",
     ) -> None:
         self.node = node
-        self.name = name
-        self.address = address
-        self.peer_address = peer_address
-        self.joins = joins
-        self.random = random
         self.settings = settings or FloodSettings()
-        self.without = without
-        self.boot = 0
-        """The number of this start; also the incarnation of origin partitions created by it."""
-        self.now = Now(0, 0)
-        self.out: list[FabricEffect] = []
-        self.logs: dict[Partition, OriginLog] = {}
-        self.served: dict[Partition, None] = {}
-        """Partitions that were reported to the broker."""
-        self.links: dict[NodeId, RingLink] = {}
-        """To the next broker and, with `both_ways`, to the previous one."""
-        self.ring = Ring(self)
-        self.topics = FloodTopics(self)
-        self.ack_ring = AckRing(self)
-        self.barriers = ProducerBarriers(self)
-        self.receiver = Receiver(self)
-        self.recovery = OriginRecovery(self)
-        self.description = RingDescription(self)
-        self.departure = Departure(self)
-        self.was_damaged = False
-        """Whether the previous run found its own records damaged."""
+        self.context = context = FloodContext(node, address, peer_address, name, random, self.settings, without)
+        self._joins = joins
+        self.logs = context.logs
+        self.ring = Ring(context)
+        self.topics = FloodTopics(context)
+        self.ring_links = RingLinks(context, self.ring)
+        self.links = self.ring_links.by_peer
+        self.ack_ring = AckRing(context, self.ring)
+        self.barriers = ProducerBarriers(context, self.ring, self.topics)
+        self.receiver = Receiver(context, self.ring, self.topics, self.ring_links, self.ack_ring, self.barriers)
+        self.recovery = OriginRecovery(context, self.ring, self.topics, bool(joins))
+        self.description = RingDescription(context, self.ring, self.ack_ring, self.ring_links)
+        self.departure = Departure(context, self.ring, self.ack_ring, self.ring_links)
+        self.ring.peer_restarted = self._peer_restarted
+        self.ring.view_changed = self._relink
+        self.topics.partition_added = self._partition_added
+        self.recovery.finished = self._finish_recovery
         self.ready = False
         self._sync_first = Safeguard.SYNC_BEFORE_ACK not in without
-        self._hops_bounded = Safeguard.HOP_BOUND not in without
         self._hard_states: dict[str, bytes] = {}
         self._recovered: tuple[Recovered, ...] = ()
-        self._reads: dict[int, tuple[RingLink, Partition]] = {}
-        self._token = 0
-        self._numbered = 0
         self._unconfirmed: list[int] = []
         """Tokens of confirmations requested before all topics are open."""
 
+    @property
+    def boot(self) -> int:
+        return self.context.boot
+
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[BatchOffsets | RostraError, list[FabricEffect]]:
+        self.context.begin_step(now)
+        result = self._order(partition, batch, owner_flags)
+        self._finish_step()
+        return result, self.context.out
+
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
-        self.now = now
-        self.out = []
+        self.context.begin_step(now)
         try:
             self._dispatch(given)
         except PeerViolation as violation:
-            self.out.append(LogLine("error", "peer violated the protocol", {"error": str(violation)}))
+            self.context.out.append(LogLine("error", "peer violated the protocol", {"error": str(violation)}))
         self._finish_step()
-        return self.out
+        return self.context.out
 
     def _dispatch(self, given: FabricInput) -> None:
         match given:
-            case Propose():
-                self._propose(given)
             case Synced():
                 self._synced(given)
             case PeerReceived():
@@ -204,9 +202,7 @@ class Flood:
             case Forward():
                 self._admit_producer(given)
             case ReadDone():
-                link, partition = self._reads.pop(given.token, (None, given.partition))
-                if link is not None:
-                    link.read_done(given.token, partition, given.batches, given.next)
+                self.ring_links.read_done(given.token, given.batches, given.next)
             case ReadFailed():
                 self._read_failed(given)
             case Echo():
@@ -222,7 +218,7 @@ class Flood:
             case ProposeSettings():
                 self.topics.alter(given)
             case QueryHeldByAll():
-                self.out.append(HeldByAll(given.partition, self._held_by_all(given.partition)))
+                self.context.out.append(HeldByAll(given.partition, self._held_by_all(given.partition)))
             case Confirm():
                 self._confirm(given.token)
             case ProposeLogStart():
@@ -309,19 +305,21 @@ class Flood:
             link.acknowledged(message.entries, gap=message.gap)
 
     def status(self) -> ClusterStatus | None:
-        return status_of(self) if self.ready else None
+        if not self.ready:
+            return None
+        return status_of(self.node, self.boot, self.ring.members.values(), self.ring.is_alive)
 
     def problem(self) -> str:
-        return problem_of(self)
+        if self.ring.is_removed:
+            return REMOVED
+        return "" if self.ready else "the node has not joined the ring yet"
 
     # --- starting ------------------------------------------------------------------------------------
 
     def _started(self, given: Started) -> None:
         self._hard_states = given.hard_states
         self._recovered = given.partitions
-        self.boot = int.from_bytes(given.hard_states.get(BOOT, b""), "little") + 1
-        # No message leaves before the boot number is durable: otherwise two starts could share it.
-        self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
+        self.context.start(given.hard_states, BOOT)
 
     def _booted(self) -> None:
         if MEMBERS in self._hard_states:
@@ -336,23 +334,25 @@ class Flood:
             )
             origin_partition = partitions.get(found.partition)
             if topic is None or topic.own is None or origin_partition is None:
-                self.out += [LogLine("warning", "log without topic dropped", {"partition": str(found.partition)})]
-                self.out.append(Drop(found.partition))
+                self.context.out += [
+                    LogLine("warning", "log without topic dropped", {"partition": str(found.partition)})
+                ]
+                self.context.out.append(Drop(found.partition))
             else:
                 log = OriginLog(origin_partition, found.first, found.end, is_origin=False, damaged_at=found.damaged_at)
                 self.logs[found.partition] = log
-        self.was_damaged = bool(self._hard_states.get(DAMAGED))
+        self.recovery.was_damaged = bool(self._hard_states.get(DAMAGED))
         self._hard_states, self._recovered = {}, ()
         self.ring.start()
-        self.out += [Connect(UNKNOWN_PEER, address) for address in self.joins]
-        self.out.append(SetTimer(HEARTBEAT_TIMER, self.now.mono_us + self.settings.heartbeat_ms * 1000))
+        self.context.out += [Connect(UNKNOWN_PEER, address) for address in self._joins]
+        self.context.out.append(SetTimer(HEARTBEAT_TIMER, self.context.now.mono_us + self.settings.heartbeat_ms * 1000))
         self.recovery.start()
 
-    def finish_recovery(self, new_incarnation: bool) -> None:
+    def _finish_recovery(self, new_incarnation: bool) -> None:
         """Opens the topics after recovery, with new origin partitions for a new incarnation."""
         topics = [self.topics.by_name[name] for name in sorted(self.topics.by_name)]
         if new_incarnation:
-            self.out.append(LogLine("warning", "new incarnation", {"incarnation": self.boot}))
+            self.context.out.append(LogLine("warning", "new incarnation", {"incarnation": self.boot}))
         for topic in topics:
             if topic.own is None:
                 continue
@@ -365,27 +365,27 @@ class Flood:
             self.topics.report(topic, None)
             if log is not None and log.damaged_at is not None and not topic.own.local:
                 # Only with the safeguard disabled: reuses offsets that may be taken.
-                self.receiver.restart_log(log, self.deleted_end(log.partition))
-        if self.was_damaged:
+                self.receiver.restart_log(log, self.topics.deleted_end(log.partition))
+        if self.recovery.was_damaged:
             # Journalled after the new partitions, so that none of them is lost.
-            self.out.append(Persist(DAMAGED, b"", ()))
+            self.context.out.append(Persist(DAMAGED, b"", ()))
 
     def _finish_step(self) -> None:
         """Ends a step: reports readiness, sends due marks, checks departures."""
         if self.recovery.done and not self.ready and self._is_open():
             self.ready = True
             about: dict[str, int | str] = {"partition": METADATA, "role": "broker", "incarnation": self.boot}
-            self.out += [LogLine("info", "joined the ring", about), Ready()]
-            self.out += [Confirmed(token) for token in self._unconfirmed]
+            self.context.out += [LogLine("info", "joined the ring", about), Ready()]
+            self.context.out += [Confirmed(token) for token in self._unconfirmed]
             self._unconfirmed.clear()
-            self.relink()
+            self._relink()
         self.ack_ring.flush()
         self.departure.finish_step()
 
     def _confirm(self, token: int) -> None:
         """Topics are local to a broker: confirmed as soon as they are all open."""
         if self.ready:
-            self.out.append(Confirmed(token))
+            self.context.out.append(Confirmed(token))
         else:
             self._unconfirmed.append(token)
 
@@ -400,53 +400,37 @@ class Flood:
 
     # --- the ring ------------------------------------------------------------------------------------
 
-    def relink(self) -> None:
-        """Opens links to the current neighbours, after the view changed or a neighbour restarted."""
-        if not self.ready:
-            return
-        following, previous = self.ring.next, self.ring.previous
-        wanted = {following, previous} if self.settings.both_ways else {following}
-        for peer in [peer for peer in self.links if peer not in wanted]:
-            del self.links[peer]
-        for peer in sorted(peer for peer in wanted if peer is not None and peer not in self.links):
-            self._numbered += 1
-            self.links[peer] = RingLink(self, peer, (self.boot % (1 << 31) << 32) + self._numbered)
-        self.ack_ring.tick()
-        self.barriers.tick(retry=True)
+    def _relink(self) -> None:
+        """The view changed, or a neighbour restarted."""
+        if self.ready:
+            self.ring_links.update()
+            self.ack_ring.tick()
+            self.barriers.tick(retry=True)
 
-    def peer_restarted(self, peer: NodeId) -> None:
-        if self.links.pop(peer, None) is not None:
-            self.relink()
+    def _peer_restarted(self, peer: NodeId) -> None:
+        if self.ring_links.close(peer):
+            self._relink()
 
     def _tick(self) -> None:
-        self.out.append(SetTimer(HEARTBEAT_TIMER, self.now.mono_us + self.settings.heartbeat_ms * 1000))
+        self.context.out.append(SetTimer(HEARTBEAT_TIMER, self.context.now.mono_us + self.settings.heartbeat_ms * 1000))
         self.ring.tick()
         self.description.tick()
         if not self.recovery.done:
             self.recovery.tick()
         if self.ready:
-            for link in list(self.links.values()):
-                link.tick()
+            self.ring_links.tick()
             self.receiver.tick()
             self.ack_ring.tick()
             self.barriers.tick()
             self.departure.tick()
 
-    def next_read(self, link: RingLink, partition: Partition) -> int:
-        # Even tokens: the broker's reads have odd ones.
-        self._token += 2
-        self._reads[self._token] = link, partition
-        return self._token
-
     def _read_failed(self, given: ReadFailed) -> None:
-        link, _ = self._reads.pop(given.token, (None, given.partition))
-        if link is not None:
-            link.read_failed(given.token, given.partition)
+        for_link = self.ring_links.read_failed(given.token)
         log = self.logs.get(given.partition)
         if log is not None and isinstance(given.error, CorruptLog):
             # A subscriber can read from another broker. But a failed read for a neighbour, or for the producer table,
             # would leave publishes here unanswered for ever.
-            self.receiver.log_damaged(log, blocks_publishing=link is not None or not given.token)
+            self.receiver.log_damaged(log, blocks_publishing=for_link or not given.token)
 
     def _refuse_transfer(self, given: TransferOwnership) -> None:
         """Refuses a transfer: only its origin orders an origin partition."""
@@ -455,41 +439,27 @@ class Flood:
         shown = text(given.peer) if member is None else member.name or member.address
         error = NotAReplica(shown, log.origin_partition.name if log else "", given.partition.index)
         if given.token:
-            self.out.append(Refused(given.token, error))
+            self.context.out.append(Refused(given.token, error))
 
     # --- records -------------------------------------------------------------------------------------
 
-    def _propose(self, given: Propose) -> None:
-        log = self.logs.get(given.partition)
+    def _order(self, partition: Partition, batch: bytearray, owner_flags: int) -> BatchOffsets | RostraError:
+        log = self.logs.get(partition)
         refusal = self.departure.refusal()
         if log is None or not log.is_origin:
-            self.out.append(Refused(given.token, UnknownPartition("", given.partition.index)))
-        elif refusal is not None:
-            self.out.append(Refused(given.token, refusal))
-        elif log.damaged_at is not None:
-            error = PartitionDamaged(log.origin_partition.name, given.partition.index, log.damaged_at)
-            self.out.append(Refused(given.token, error))
-        else:
-            self._order(log, given)
-
-    def _order(self, log: OriginLog, given: Propose) -> None:
-        base, partition = log.end, log.partition
-        last = stamp(
-            given.batch,
-            partition=partition,
-            base_offset=base,
-            owner_epoch=log.origin_partition.epoch,
-            owner_flags=given.owner_flags,
-        )
+            return UnknownPartition("", partition.index)
+        if refusal is not None:
+            return refusal
+        if log.damaged_at is not None:
+            return PartitionDamaged(log.origin_partition.name, partition.index, log.damaged_at)
+        base, epoch = log.end, log.origin_partition.epoch
+        last = stamp(batch, partition=partition, base_offset=base, owner_epoch=epoch, owner_flags=owner_flags)
         log.end = last + 1
-        log.unsynced.append((base, log.end, given.batch))
-        self.out += [
-            Append(partition, given.batch),
-            Accepted(given.token, partition, base, last),
-            Sync(partition),
-        ]
+        log.unsynced.append((base, log.end, batch))
+        self.context.out += [Append(partition, batch), Sync(partition)]
         if not self._sync_first:
             self._advance(log, log.end)
+        return base, last
 
     def _synced(self, given: Synced) -> None:
         log = self.logs.get(given.partition)
@@ -499,20 +469,11 @@ class Flood:
     def _advance(self, log: OriginLog, offset: int) -> None:
         """Commits what is on stable storage here, and forwards what was published here."""
         log.synced = offset
-        self.out.append(Committed(log.partition, offset))
+        self.context.out.append(Committed(log.partition, offset))
         while log.unsynced and log.unsynced[0][1] <= offset:
             base, end, batch = log.unsynced.popleft()
-            self.forward(log, base, end, batch, 1, None)
+            self.ring_links.forward(log, base, end, batch, 1, None)
         self.ack_ring.synced(log)
-
-    def forward(
-        self, log: OriginLog, base: int, end: int, batch: bytearray, hops: int, received_from: NodeId | None
-    ) -> None:
-        if log.origin_partition.local or (self._hops_bounded and hops > len(self.ring.members)):
-            return
-        for peer, link in self.links.items():
-            if peer != received_from:
-                link.forward(log, base, end, batch, hops)
 
     def _write_failed(self, given: WriteFailed) -> None:
         log = self.logs.get(given.partition)
@@ -527,7 +488,7 @@ class Flood:
         log = self.logs.get(given.partition)
         if log is not None and log.first < given.first <= log.synced:
             log.first = given.first
-            self.out.append(Trim(given.partition, given.first))
+            self.context.out.append(Trim(given.partition, given.first))
 
     def _held_by_all(self, partition: Partition) -> int:
         """The offset that all members have; 0 while one is down, because it would be sent records again."""
@@ -537,21 +498,12 @@ class Flood:
         everybody = len(self.ring.view.active) == len(self.ring.members)
         return self.ack_ring.covered.get(partition, 0) if everybody else 0
 
-    def has(self, partition: Partition, end: int) -> bool:
-        """Whether this broker has an origin partition up to `end`, or had it and deleted the topic."""
-        log = self.logs.get(partition)
-        return (log.end if log is not None else self.deleted_end(partition)) >= end
-
-    def deleted_end(self, partition: Partition) -> int:
-        topic = self.topics.of_partition(partition)
-        return topic.deleted_ends.get(partition, 0) if topic is not None else 0
-
     # --- topics --------------------------------------------------------------------------------------
 
     def _propose_topic(self, given: ProposeTopic) -> None:
         refusal = self.departure.refusal()
         if refusal is not None:
-            self.out.append(Refused(given.token, refusal))
+            self.context.out.append(Refused(given.token, refusal))
         else:
             self.topics.create(given)
 
@@ -563,13 +515,13 @@ class Flood:
             self.ack_ring.forget(origin_partition.partition)
             self.barriers.refuse_partition(origin_partition.partition)
 
-    def partition_added(self, partition: Partition) -> None:
+    def _partition_added(self, partition: Partition) -> None:
         if partition in self.logs:
             self.receiver.partition_added(partition)
 
     def _admit_producer(self, given: Forward) -> None:
         refusal = self.departure.refusal()
         if refusal is not None:
-            self.out.append(Refused(given.token, refusal))
+            self.context.out.append(Refused(given.token, refusal))
         else:
             self.barriers.producer_arrived(given)

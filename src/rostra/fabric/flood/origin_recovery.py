@@ -7,60 +7,71 @@ twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from rostra.fabric.api import Send
+from rostra.fabric.flood.context import FloodContext
 from rostra.fabric.flood.messages import ENTRIES_PER_MESSAGE, RecoveryReply, RecoveryRequest
 from rostra.fabric.flood.origin_partition import VectorEntry
+from rostra.fabric.flood.ring import Ring
+from rostra.fabric.flood.topics import FloodTopics
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import Safeguard
 
-if TYPE_CHECKING:
-    from rostra.fabric.flood.machine import Flood
-
 
 class OriginRecovery:
-    def __init__(self, flood: Flood) -> None:
-        self._flood = flood
+    """`joins`: this broker joins a ring through others, and founds none."""
+
+    def __init__(self, context: FloodContext, ring: Ring, topics: FloodTopics, joins: bool) -> None:
+        self._context = context
+        self._ring = ring
+        self._topics = topics
+        self._joins = joins
         self._started_us = 0
         self._answered: dict[NodeId, None] = {}
         self._ends: dict[Partition, int] = {}
         """The highest reported end of each of this broker's own partitions."""
         self.done = False
+        self.was_damaged = False
+        """Whether the previous run found its own records damaged."""
+        self.finished: Callable[[bool], None] = lambda new_incarnation: None
+        """Called when enough have answered; says whether a new incarnation is needed."""
 
     def start(self) -> None:
-        self._started_us = self._flood.now.mono_us
+        self._started_us = self._context.now.mono_us
         self.tick()
 
     def tick(self) -> None:
         """Repeats requests to brokers that have not answered, and decides when enough have or time is up."""
-        flood = self._flood
+        context = self._context
         if self.done:
             return
-        others = flood.ring.others()
+        others = self._ring.others()
         waiting = [member.node for member in others if member.node not in self._answered]
-        if not others and flood.joins and not flood.topics.by_name:
+        if not others and self._joins and not self._topics.by_name:
             # A new broker that has reached no member yet.
             return
         # After a first answer, brokers that may be dead are waited for less long.
-        patience_ms = flood.settings.recovery_timeout_ms // 2 if self._answered else flood.settings.recovery_timeout_ms
-        late = flood.now.mono_us - self._started_us >= patience_ms * 1000
+        patience_ms = (
+            context.settings.recovery_timeout_ms // 2 if self._answered else context.settings.recovery_timeout_ms
+        )
+        late = context.now.mono_us - self._started_us >= patience_ms * 1000
         if waiting and not late:
-            flood.out += [Send(node, RecoveryRequest(flood.boot)) for node in waiting]
+            context.out += [Send(node, RecoveryRequest(context.boot)) for node in waiting]
             return
         self.done = True
-        flood.finish_recovery(self._needs_new_incarnation(alone=bool(others) and not self._answered))
+        self.finished(self._needs_new_incarnation(alone=bool(others) and not self._answered))
 
     def _needs_new_incarnation(self, *, alone: bool) -> bool:
-        flood = self._flood
+        context = self._context
         # Internal partitions exist here only, so the own log is complete.
-        own = [topic.own for topic in flood.topics.by_name.values() if topic.own is not None and not topic.own.local]
-        if Safeguard.NEW_INCARNATION in flood.without:
+        own = [topic.own for topic in self._topics.by_name.values() if topic.own is not None and not topic.own.local]
+        if Safeguard.NEW_INCARNATION in context.without:
             return False
-        if own and (alone or flood.was_damaged):
+        if own and (alone or self.was_damaged):
             return True
         for origin_partition in own:
-            log = flood.logs.get(origin_partition.partition)
+            log = context.logs.get(origin_partition.partition)
             have = log.end if log is not None else 0
             if (log is not None and log.damaged_at is not None) or self._ends.get(origin_partition.partition, 0) > have:
                 return True
@@ -68,20 +79,20 @@ class OriginRecovery:
 
     def request_received(self, peer: NodeId, message: RecoveryRequest) -> None:
         """Answers also during its own recovery: two brokers that ask each other may both have just started."""
-        flood = self._flood
+        context = self._context
         entries = [
             VectorEntry(partition, log.end)
-            for partition, log in sorted(flood.logs.items())
+            for partition, log in sorted(context.logs.items())
             if log.origin_partition.origin == peer and not log.is_origin
         ]
         for at in range(0, max(len(entries), 1), ENTRIES_PER_MESSAGE):
             more = at + ENTRIES_PER_MESSAGE < len(entries)
-            flood.out.append(
+            context.out.append(
                 Send(peer, RecoveryReply(message.boot, tuple(entries[at : at + ENTRIES_PER_MESSAGE]), more))
             )
 
     def reply_received(self, peer: NodeId, message: RecoveryReply) -> None:
-        if self.done or message.boot != self._flood.boot:
+        if self.done or message.boot != self._context.boot:
             return
         for entry in message.entries:
             self._ends[entry.partition] = max(entry.end, self._ends.get(entry.partition, 0))

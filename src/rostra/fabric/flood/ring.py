@@ -8,18 +8,16 @@ the order in which brokers joined does not matter.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from rostra.fabric.api import Connect, Disconnect, KnownNodes, LogLine, Persist, Send
+from rostra.fabric.flood.context import FloodContext
 from rostra.fabric.flood.messages import RingHeartbeat, RingMember, RingMembers
 from rostra.model.ids import Epoch, NodeId
 from rostra.model.view import View
-
-if TYPE_CHECKING:
-    from rostra.fabric.flood.machine import Flood
 
 MEMBERS = "flood/members"
 DIGEST_MASK = (1 << 63) - 1
@@ -40,8 +38,8 @@ class PeerReport:
 
 
 class Ring:
-    def __init__(self, flood: Flood) -> None:
-        self._flood = flood
+    def __init__(self, context: FloodContext) -> None:
+        self._context = context
         self.members: dict[NodeId, RingMember] = {}
         self.removed: dict[NodeId, None] = {}
         self._heard: dict[NodeId, PeerReport] = {}
@@ -49,6 +47,9 @@ class Ring:
         self._digest = 0
         self._known_nodes: tuple[str, ...] = ()
         self.view = View.of(Epoch(0), ())
+        self.peer_restarted: Callable[[NodeId], None] = lambda peer: None
+        """Called when another broker has restarted."""
+        self.view_changed: Callable[[], None] = lambda: None
         self.leaving = False
         """This broker stops or its disk has failed: the others close the ring around it."""
 
@@ -61,16 +62,16 @@ class Ring:
         self.removed = dict.fromkeys(stored.removed)
 
     def start(self) -> None:
-        flood = self._flood
-        own = RingMember(flood.node, flood.address, flood.peer_address, flood.boot, flood.name)
+        context = self._context
+        own = RingMember(context.node, context.address, context.peer_address, context.boot, context.name)
         if self.is_removed:
-            flood.out.append(self._removal_line(flood.node))
+            context.out.append(self._removal_line(context.node))
         self._merge((own,), ())
         self._update_links()
         self.update_view()
 
     def _removal_line(self, node: NodeId) -> LogLine:
-        if node == self._flood.node:
+        if node == self._context.node:
             return LogLine("error", "this node was removed from its cluster", {"node": node})
         return LogLine("info", "member removed", {"node": node})
 
@@ -83,7 +84,7 @@ class Ring:
         """A broker at one of the addresses to join through has identified itself."""
         if peer not in self._links:
             self._links[peer] = peer_address
-        self._flood.out.append(Send(peer, self._members()))
+        self._context.out.append(Send(peer, self._members()))
 
     def remove(self, node: NodeId) -> None:
         self._merge((), (node,))
@@ -93,13 +94,13 @@ class Ring:
 
     def _merge(self, members: tuple[RingMember, ...], removed: tuple[NodeId, ...]) -> bool:
         """Merges members and removals; returns whether anything was new."""
-        flood = self._flood
+        context = self._context
         news = False
         for node in removed:
             if node not in self.removed:
                 self.removed[node] = None
                 self.members.pop(node, None)
-                flood.out.append(self._removal_line(node))
+                context.out.append(self._removal_line(node))
                 news = True
         for member in members:
             known = self.members.get(member.node)
@@ -110,7 +111,7 @@ class Ring:
         if news or not self._digest:
             packed = msgspec.msgpack.encode(self._members())
             self._digest = xxh3_64_intdigest(packed) & DIGEST_MASK
-            flood.out.append(Persist(MEMBERS, packed))
+            context.out.append(Persist(MEMBERS, packed))
         return news
 
     def _members(self) -> RingMembers:
@@ -118,61 +119,63 @@ class Ring:
         return RingMembers(members, tuple(sorted(self.removed)))
 
     def others(self) -> list[RingMember]:
-        return [self.members[node] for node in sorted(self.members) if node != self._flood.node]
+        return [self.members[node] for node in sorted(self.members) if node != self._context.node]
 
     @property
     def is_removed(self) -> bool:
-        return self._flood.node in self.removed
+        return self._context.node in self.removed
 
     def _update_links(self) -> None:
         """Connects to all members; notifies and disconnects removed ones."""
-        flood = self._flood
+        context = self._context
         for member in self.others():
             if self._links.get(member.node) != member.peer_address:
                 self._links[member.node] = member.peer_address
-                flood.out.append(Connect(member.node, member.peer_address))
+                context.out.append(Connect(member.node, member.peer_address))
         for node in [node for node in self._links if node in self.removed]:
-            flood.out += [Send(node, self._members()), Disconnect(node)]
+            context.out += [Send(node, self._members()), Disconnect(node)]
             del self._links[node]
             self._heard.pop(node, None)
 
     def broadcast_members(self) -> None:
-        self._flood.out += [Send(member.node, self._members()) for member in self.others()]
+        self._context.out += [Send(member.node, self._members()) for member in self.others()]
 
     # --- the view --------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Sends heartbeats, and drops silent brokers from the view."""
-        flood = self._flood
-        now_us = flood.now.mono_us
+        context = self._context
+        now_us = context.now.mono_us
         hears = tuple(sorted(node for node, report in self._heard.items() if self._is_heard(report, now_us)))
-        heartbeat = RingHeartbeat(flood.boot, self._digest, flood.peer_address, hears, self.leaving or self.is_removed)
-        flood.out += [Send(peer, heartbeat) for peer in sorted(self._links)]
+        heartbeat = RingHeartbeat(
+            context.boot, self._digest, context.peer_address, hears, self.leaving or self.is_removed
+        )
+        context.out += [Send(peer, heartbeat) for peer in sorted(self._links)]
         self.update_view()
 
     def heartbeat_received(self, peer: NodeId, message: RingHeartbeat) -> None:
-        flood = self._flood
+        context = self._context
         if peer in self.removed:
             if peer not in self._links:
                 self._links[peer] = message.peer_address
-                flood.out.append(Connect(peer, message.peer_address))
-            flood.out.append(Send(peer, self._members()))
+                context.out.append(Connect(peer, message.peer_address))
+            context.out.append(Send(peer, self._members()))
             return
         if self._links.get(peer) != message.peer_address:
             self._links[peer] = message.peer_address
-            flood.out.append(Connect(peer, message.peer_address))
+            context.out.append(Connect(peer, message.peer_address))
         report = self._heard.get(peer)
         if report is None or report.boot != message.boot:
             if report is not None and report.boot > message.boot:
                 return
-            report = self._heard[peer] = PeerReport(message.boot, flood.now.mono_us)
-            flood.peer_restarted(peer)
-        report.heard_us = flood.now.mono_us
+            report = self._heard[peer] = PeerReport(message.boot, context.now.mono_us)
+            self.peer_restarted(peer)
+        report.heard_us = context.now.mono_us
         report.lost = False
-        report.hears = flood.node in message.hears
+        report.hears = context.node in message.hears
         report.leaving = message.leaving
         if message.members_digest != self._digest:
-            flood.out.append(Send(peer, self._members()))
+            context.out.append(Send(peer, self._members()))
         self.update_view()
 
     def peer_lost(self, peer: NodeId) -> None:
@@ -186,13 +189,13 @@ class Ring:
         return node in self.view.active
 
     def _is_heard(self, report: PeerReport, now_us: int) -> bool:
-        return not report.lost and now_us - report.heard_us < self._flood.settings.failure_timeout_ms * 1000
+        return not report.lost and now_us - report.heard_us < self._context.settings.failure_timeout_ms * 1000
 
     def update_view(self) -> None:
         """Recomputes the view; on a change relinks the ring."""
-        flood = self._flood
-        now_us = flood.now.mono_us
-        alive = [flood.node]
+        context = self._context
+        now_us = context.now.mono_us
+        alive = [context.node]
         if not (self.leaving or self.is_removed):
             alive += [
                 node
@@ -204,9 +207,9 @@ class Ring:
             return
         missing = [node for node in sorted(self.members) if node not in alive]
         self.view = View.of(Epoch(self.view.epoch + 1), alive, missing=missing)
-        flood.out.append(LogLine("info", "view changed", {"view": self.view.epoch, "members": len(alive)}))
+        context.out.append(LogLine("info", "view changed", {"view": self.view.epoch, "members": len(alive)}))
         self._report_known_nodes()
-        flood.relink()
+        self.view_changed()
 
     def _report_known_nodes(self) -> None:
         """Reports the other brokers' client addresses, alive ones first, for failover."""
@@ -217,7 +220,7 @@ class Ring:
         addresses = tuple(member.address for member in ordered)
         if addresses != self._known_nodes:
             self._known_nodes = addresses
-            self._flood.out.append(KnownNodes(addresses))
+            self._context.out.append(KnownNodes(addresses))
 
     # --- neighbours ----------------------------------------------------------------------------------
 
@@ -227,11 +230,11 @@ class Ring:
         active = self.view.active
         if len(active) < 2:
             return None
-        return active[bisect_right(active, self._flood.node) % len(active)]
+        return active[bisect_right(active, self._context.node) % len(active)]
 
     @property
     def previous(self) -> NodeId | None:
         active = self.view.active
         if len(active) < 2:
             return None
-        return active[active.index(self._flood.node) - 1]
+        return active[active.index(self._context.node) - 1]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from rostra.fabric.api import Described, Send
+from rostra.fabric.flood.ack_ring import AckRing
+from rostra.fabric.flood.context import FloodContext
 from rostra.fabric.flood.messages import ENTRIES_PER_MESSAGE, RingStateReply, RingStateRequest
+from rostra.fabric.flood.ring import Ring
+from rostra.fabric.flood.ring_links import RingLinks
 from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition, RingState
 from rostra.model.ids import NodeId
-
-if TYPE_CHECKING:
-    from rostra.fabric.flood.machine import Flood
 
 NO_NODE = NodeId(0)
 
@@ -48,17 +47,20 @@ def _merged(one: PlacedPartition, other: PlacedPartition) -> PlacedPartition:
 
 
 class RingDescription:
-    def __init__(self, flood: Flood) -> None:
-        self._flood = flood
+    def __init__(self, context: FloodContext, ring: Ring, ack_ring: AckRing, links: RingLinks) -> None:
+        self._context = context
+        self._ring = ring
+        self._ack_ring = ack_ring
+        self._links = links
         self._pending: dict[int, PendingRingDescription] = {}
 
     def request(self, token: int) -> None:
-        flood = self._flood
-        peers = {node for node in flood.ring.view.active if node != flood.node}
-        pending = PendingRingDescription(flood.now.mono_us + flood.settings.failure_timeout_ms * 1000, peers)
-        pending.add(flood.node, self._ring_state(), self._local_partitions(), more=False)
+        context = self._context
+        peers = {node for node in self._ring.view.active if node != context.node}
+        pending = PendingRingDescription(context.now.mono_us + context.settings.failure_timeout_ms * 1000, peers)
+        pending.add(context.node, self._ring_state(), self._local_partitions(), more=False)
         self._pending[token] = pending
-        flood.out += [Send(peer, RingStateRequest(flood.boot, token)) for peer in sorted(peers)]
+        context.out += [Send(peer, RingStateRequest(context.boot, token)) for peer in sorted(peers)]
         self._finish(token)
 
     def request_received(self, peer: NodeId, message: RingStateRequest) -> None:
@@ -66,12 +68,12 @@ class RingDescription:
         for at in range(0, max(len(own), 1), ENTRIES_PER_MESSAGE):
             more = at + ENTRIES_PER_MESSAGE < len(own)
             chunk = own[at : at + ENTRIES_PER_MESSAGE]
-            self._flood.out.append(
+            self._context.out.append(
                 Send(peer, RingStateReply(message.boot, message.token, self._ring_state(), chunk, more))
             )
 
     def reply_received(self, peer: NodeId, message: RingStateReply) -> None:
-        pending = self._pending.get(message.token) if message.boot == self._flood.boot else None
+        pending = self._pending.get(message.token) if message.boot == self._context.boot else None
         if pending is not None and peer in pending.awaited:
             pending.add(peer, message.ring, message.partitions, more=message.more)
             self._finish(message.token)
@@ -79,7 +81,7 @@ class RingDescription:
     def tick(self) -> None:
         """Ends requests that have timed out, without the missing replies."""
         for token, pending in list(self._pending.items()):
-            if self._flood.now.mono_us >= pending.until_us:
+            if self._context.now.mono_us >= pending.until_us:
                 pending.awaited.clear()
                 self._finish(token)
 
@@ -91,24 +93,24 @@ class RingDescription:
         partitions = tuple(pending.found[place] for place in sorted(pending.found))
         rings = tuple(sorted(pending.rings, key=lambda ring: ring.node))
         state = ClusterState("flood", self._nodes(partitions), partitions, tuple(pending.answered), rings)
-        self._flood.out.append(Described(token, state))
+        self._context.out.append(Described(token, state))
 
     def _ring_state(self) -> RingState:
-        flood = self._flood
-        following = flood.ring.next
-        link = flood.links.get(following) if following is not None else None
+        context = self._context
+        following = self._ring.next
+        link = self._links.by_peer.get(following) if following is not None else None
         return RingState(
-            flood.node,
+            context.node,
             following or NO_NODE,
-            flood.ring.previous or NO_NODE,
-            flood.ring.view.epoch,
-            flood.ring.view.active,
-            flood.ack_ring.round_trip_us,
+            self._ring.previous or NO_NODE,
+            self._ring.view.epoch,
+            self._ring.view.active,
+            self._ack_ring.round_trip_us,
             link.missing_records() if link is not None else 0,
         )
 
     def _local_partitions(self) -> tuple[PlacedPartition, ...]:
-        node = self._flood.node
+        node = self._context.node
         return tuple(
             PlacedPartition(
                 log.origin_partition.name,
@@ -120,22 +122,21 @@ class RingDescription:
                 log.synced,
                 (CopyState(node, log.synced, True),),
             )
-            for _, log in sorted(self._flood.logs.items())
+            for _, log in sorted(self._context.logs.items())
         )
 
     def _nodes(self, partitions: tuple[PlacedPartition, ...]) -> tuple[NodeState, ...]:
-        flood = self._flood
         return tuple(
             NodeState(
                 member.node,
                 member.address,
                 member.peer_address,
-                flood.ring.is_alive(member.node),
+                self._ring.is_alive(member.node),
                 True,
                 False,
                 sum(placed.owner == member.node for placed in partitions),
                 sum(any(log.node == member.node for log in placed.copies) for placed in partitions),
                 member.name or member.address,
             )
-            for _, member in sorted(flood.ring.members.items())
+            for _, member in sorted(self._ring.members.items())
         )

@@ -10,17 +10,15 @@ Batches that are not acknowledged in time are sent again; a gap notice moves the
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from rostra.fabric.api import LogLine, Read, Send
+from rostra.fabric.flood.context import FloodContext
 from rostra.fabric.flood.messages import ENTRIES_PER_MESSAGE, LinkOpening, Offer, Records, Vector
 from rostra.fabric.flood.origin_partition import OriginLog, VectorEntry
 from rostra.model.batch import base_offset
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import Safeguard
-
-if TYPE_CHECKING:
-    from rostra.fabric.flood.machine import Flood
 
 
 class PartitionFlow:
@@ -41,8 +39,13 @@ class PartitionFlow:
 
 
 class RingLink:
-    def __init__(self, flood: Flood, peer: NodeId, number: int) -> None:
-        self._flood = flood
+    """`next_read` draws the token of a log read for this link."""
+
+    def __init__(
+        self, context: FloodContext, next_read: Callable[[RingLink, Partition], int], peer: NodeId, number: int
+    ) -> None:
+        self._context = context
+        self._next_read = next_read
         self.peer = peer
         self.number = number
         self.open = False
@@ -51,12 +54,12 @@ class RingLink:
         self._in_flight_bytes = 0
         self._awaiting_window: dict[Partition, None] = {}
         """Partitions that wait for the window to open."""
-        self._checked_us = flood.now.mono_us
+        self._checked_us = context.now.mono_us
         """When unconfirmed batches were last looked for, or the link's opening was sent."""
         self._request_vector()
 
     def _request_vector(self) -> None:
-        self._flood.out.append(Send(self.peer, LinkOpening(self.number)))
+        self._context.out.append(Send(self.peer, LinkOpening(self.number)))
 
     # --- the neighbour's vector ----------------------------------------------------------------------
 
@@ -67,18 +70,18 @@ class RingLink:
         if len(self._vector) < message.count:
             return
         self.open = True
-        flood = self._flood
-        flood.out.append(LogLine("info", "link opened", {"peer": self.peer}))
-        resends = Safeguard.RESEND_BY_HOLDER not in flood.without
+        context = self._context
+        context.out.append(LogLine("info", "link opened", {"peer": self.peer}))
+        resends = Safeguard.RESEND_BY_HOLDER not in context.without
         for index in sorted(self._vector):
             for entry in self._vector[index].entries:
-                log = flood.logs.get(entry.partition)
+                log = context.logs.get(entry.partition)
                 self.flows[entry.partition] = PartitionFlow(entry.end, is_origin=entry.is_origin)
                 if log is not None and not resends:
                     self.flows[entry.partition] = PartitionFlow(max(entry.end, log.sendable))
         self._vector.clear()
-        self.offer([log for log in flood.logs.values() if log.partition not in self.flows])
-        for log in list(flood.logs.values()):
+        self.offer([log for log in context.logs.values() if log.partition not in self.flows])
+        for log in list(context.logs.values()):
             self.send_next(log)
 
     def offer(self, logs: list[OriginLog]) -> None:
@@ -92,7 +95,7 @@ class RingLink:
         ]
         for at in range(0, len(partitions), ENTRIES_PER_MESSAGE):
             chunk = tuple(partitions[at : at + ENTRIES_PER_MESSAGE])
-            self._flood.out.append(Send(self.peer, Offer(self.number, chunk)))
+            self._context.out.append(Send(self.peer, Offer(self.number, chunk)))
 
     def acknowledged(self, entries: tuple[VectorEntry, ...], *, gap: bool) -> None:
         for entry in entries:
@@ -116,7 +119,7 @@ class RingLink:
 
     def _advance(self, flow: PartitionFlow, end: int) -> None:
         flow.acked = end
-        flow.moved_us = self._flood.now.mono_us
+        flow.moved_us = self._context.now.mono_us
         flow.sent = max(flow.sent, end)
         while flow.in_flight and flow.in_flight[0][0] <= end:
             self._in_flight_bytes -= flow.in_flight.popleft()[1]
@@ -141,21 +144,21 @@ class RingLink:
             self.send_next(log)
 
     def _window_open(self) -> bool:
-        return self._in_flight_bytes < self._flood.settings.window_bytes
+        return self._in_flight_bytes < self._context.settings.window_bytes
 
     def _send(
         self, log: OriginLog, flow: PartitionFlow, base: int, end: int, batches: bytes | bytearray, hops: int
     ) -> None:
         if not flow.in_flight:
-            flow.moved_us = self._flood.now.mono_us
+            flow.moved_us = self._context.now.mono_us
         flow.sent = end
         flow.in_flight.append((end, len(batches)))
         self._in_flight_bytes += len(batches)
         message = Records(self.number, log.partition, base, log.first, hops)
-        self._flood.out.append(Send(self.peer, message, (batches,)))
+        self._context.out.append(Send(self.peer, message, (batches,)))
 
     def _send_next_of(self, partition: Partition) -> None:
-        log = self._flood.logs.get(partition)
+        log = self._context.logs.get(partition)
         if log is not None:
             self.send_next(log)
 
@@ -169,12 +172,12 @@ class RingLink:
             return
         # Records deleted by retention cannot be sent: the neighbour's log starts later, too.
         flow.sent = max(flow.sent, log.first)
-        flow.read_token = self._flood.next_read(self, log.partition)
-        bytes_max = self._flood.settings.read_bytes
-        self._flood.out.append(Read(flow.read_token, log.partition, flow.sent, log.sendable, bytes_max))
+        flow.read_token = self._next_read(self, log.partition)
+        bytes_max = self._context.settings.read_bytes
+        self._context.out.append(Read(flow.read_token, log.partition, flow.sent, log.sendable, bytes_max))
 
     def read_done(self, token: int, partition: Partition, batches: bytes, next_offset: int) -> None:
-        flow, log = self.flows.get(partition), self._flood.logs.get(partition)
+        flow, log = self.flows.get(partition), self._context.logs.get(partition)
         if flow is None or log is None or flow.read_token != token:
             return
         flow.read_token = 0
@@ -197,25 +200,25 @@ class RingLink:
         Each partition has a time of its own: traffic of one, or notices of a gap that nobody can fill, must not keep
         what another lost from being sent again.
         """
-        flood = self._flood
-        resend_us = flood.settings.resend_ms * 1000
-        if flood.now.mono_us - self._checked_us < resend_us:
+        context = self._context
+        resend_us = context.settings.resend_ms * 1000
+        if context.now.mono_us - self._checked_us < resend_us:
             return
-        self._checked_us = flood.now.mono_us
+        self._checked_us = context.now.mono_us
         if not self.open:
             self._request_vector()
             return
         for flow in self.flows.values():
-            if flow.in_flight and flood.now.mono_us - flow.moved_us >= resend_us:
+            if flow.in_flight and context.now.mono_us - flow.moved_us >= resend_us:
                 self._rewind(flow, flow.acked)
-        self.offer(list(flood.logs.values()))
-        for log in list(flood.logs.values()):
+        self.offer(list(context.logs.values()))
+        for log in list(context.logs.values()):
             self.send_next(log)
 
     def missing_records(self) -> int:
         """How many records the neighbour has not acknowledged."""
         missing = 0
-        for partition, log in self._flood.logs.items():
+        for partition, log in self._context.logs.items():
             flow = self.flows.get(partition)
             if not log.origin_partition.local and (flow is None or not flow.is_origin):
                 missing += max(log.sendable - max(flow.acked if flow is not None else 0, log.first), 0)

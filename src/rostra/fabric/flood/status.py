@@ -1,27 +1,20 @@
-"""The status of a broker of the ring: its members, and why it cannot serve."""
+"""The status of a broker of the ring."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
-from rostra.fabric.status import REMOVED, ClusterStatus, MemberStatus
+from rostra.fabric.flood.messages import RingMember
+from rostra.fabric.status import ClusterStatus, MemberStatus
+from rostra.model.ids import NodeId
 
-if TYPE_CHECKING:
-    from rostra.fabric.flood.machine import Flood
 
-
-def status_of(flood: Flood) -> ClusterStatus:
+def status_of(
+    node: NodeId, boot: int, members: Iterable[RingMember], is_alive: Callable[[NodeId], bool]
+) -> ClusterStatus:
     """A ring has no voters; every member counts."""
-    ring = flood.ring
-    members = tuple(
-        MemberStatus(member.node, member.address, member.peer_address, ring.is_alive(member.node), True)
-        for _, member in sorted(ring.members.items())
+    found = tuple(
+        MemberStatus(member.node, member.address, member.peer_address, is_alive(member.node), True)
+        for member in sorted(members, key=lambda member: member.node)
     )
-    return ClusterStatus(flood.node, flood.boot, members, ())
-
-
-def problem_of(flood: Flood) -> str:
-    """Why the node cannot serve with its cluster at the moment; empty if it can."""
-    if flood.ring.is_removed:
-        return REMOVED
-    return "" if flood.ready else "the node has not joined the ring yet"
+    return ClusterStatus(node, boot, found, ())

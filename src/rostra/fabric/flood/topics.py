@@ -7,7 +7,6 @@ own origin partition of it, drawn anew with each incarnation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -29,11 +28,9 @@ from rostra.fabric.api import (
     TopicClosed,
     TopicOpened,
 )
+from rostra.fabric.flood.context import FloodContext
 from rostra.fabric.flood.origin_partition import OriginLog, OriginPartition, VectorEntry
 from rostra.model.ids import Partition, PartitionIndex, TopicId, random_id
-
-if TYPE_CHECKING:
-    from rostra.fabric.flood.machine import Flood
 
 TOPIC = "flood/topic/"
 
@@ -73,10 +70,14 @@ class FloodTopic:
 
 
 class FloodTopics:
-    def __init__(self, flood: Flood) -> None:
-        self._flood = flood
+    def __init__(self, context: FloodContext) -> None:
+        self._context = context
         self.by_name: dict[str, FloodTopic] = {}
         self._by_partition: dict[Partition, FloodTopic] = {}
+        self._served: dict[Partition, None] = {}
+        """Partitions that were reported to the broker."""
+        self.partition_added: Callable[[Partition], None] = lambda partition: None
+        """Called when an offered partition can store records."""
 
     def restore(self, hard_states: dict[str, bytes]) -> None:
         for key in sorted(hard_states):
@@ -99,6 +100,15 @@ class FloodTopics:
         own = found.own if found is not None else None
         return found if own is not None and own.partition.topic == topic else None
 
+    def has(self, partition: Partition, end: int) -> bool:
+        """Whether this broker has an origin partition up to `end`, or had it and deleted the topic."""
+        log = self._context.logs.get(partition)
+        return (log.end if log is not None else self.deleted_end(partition)) >= end
+
+    def deleted_end(self, partition: Partition) -> int:
+        topic = self.of_partition(partition)
+        return topic.deleted_ends.get(partition, 0) if topic is not None else 0
+
     # --- persisting --------------------------------------------------------------------------------
 
     def _persist(self, topic: FloodTopic, then: Callable[[], None]) -> None:
@@ -107,7 +117,7 @@ class FloodTopics:
         for origin_partition in topic.all_partitions():
             self._by_partition[origin_partition.partition] = topic
         key = TOPIC + topic.name
-        self._flood.out.append(Persist(key, topic.packed(), (Echo(key, topic.version),)))
+        self._context.out.append(Persist(key, topic.packed(), (Echo(key, topic.version),)))
 
     def persisted(self, name: str, version: int) -> None:
         topic = self.by_name.get(name)
@@ -121,10 +131,10 @@ class FloodTopics:
     def new_own_partition(
         self, name: str, segment_bytes: int, settings: bytes, topic: TopicId | None = None
     ) -> OriginPartition:
-        flood = self._flood
-        drawn = topic if topic is not None else TopicId(random_id(flood.random))
+        context = self._context
+        drawn = topic if topic is not None else TopicId(random_id(context.random))
         partition = Partition(drawn, PartitionIndex(0))
-        return OriginPartition(partition, name, flood.node, flood.boot, segment_bytes, settings)
+        return OriginPartition(partition, name, context.node, context.boot, segment_bytes, settings)
 
     # --- creating --------------------------------------------------------------------------------------
 
@@ -133,11 +143,11 @@ class FloodTopics:
         topic = self.by_name.get(spec.name)
         if spec.partitions != 1:
             reason = "a topic has one partition per publishing broker here; leave it at 1"
-            self._flood.out.append(Refused(token, InvalidSetting("partitions", reason)))
+            self._context.out.append(Refused(token, InvalidSetting("partitions", reason)))
         elif topic is not None and topic.own is not None:
             self._refuse_existing(topic, token)
         elif topic is not None and topic.open:
-            self._flood.out.append(Refused(token, Unavailable(spec.name, 0, "its deletion is being persisted")))
+            self._context.out.append(Refused(token, Unavailable(spec.name, 0, "its deletion is being persisted")))
         else:
             topic = self.by_name.setdefault(spec.name, FloodTopic(spec.name))
             topic.own = self.new_own_partition(spec.name, given.segment_bytes, spec.settings, spec.topic)
@@ -147,9 +157,9 @@ class FloodTopics:
         """Not before the broker knows the topic: one that arrived from another broker may still be being persisted."""
         refused = Refused(token, TopicExists(topic.name))
         if topic.open:
-            self._flood.out.append(refused)
+            self._context.out.append(refused)
         else:
-            topic.after_persist.append((topic.version, lambda: self._flood.out.append(refused)))
+            topic.after_persist.append((topic.version, lambda: self._context.out.append(refused)))
 
     def start_incarnation(self, topic: FloodTopic) -> None:
         """Gives a topic a new own partition; that of the previous incarnation is treated like another broker's."""
@@ -164,7 +174,7 @@ class FloodTopics:
         ready: list[OriginPartition] = []
         for origin_partition in partitions:
             topic = self.by_name.setdefault(origin_partition.name, FloodTopic(origin_partition.name))
-            if origin_partition.partition in self._flood.logs:
+            if origin_partition.partition in self._context.logs:
                 ready.append(origin_partition)
             elif origin_partition.partition in topic.remote and topic.own is not None:
                 continue
@@ -182,84 +192,84 @@ class FloodTopics:
 
         def taken_in() -> None:
             self.report(topic, None)
-            self._flood.partition_added(origin_partition.partition)
+            self.partition_added(origin_partition.partition)
 
         self._persist(topic, taken_in)
 
     def report(self, topic: FloodTopic, token: int | None) -> None:
         """Reports the topic and its new partitions to the broker."""
-        flood, own = self._flood, topic.own
+        context, own = self._context, topic.own
         if own is None:
             return
         if not topic.open:
             topic.open = True
-            flood.out.append(TopicOpened(token, own.spec()))
+            context.out.append(TopicOpened(token, own.spec()))
         for origin_partition in topic.all_partitions():
-            if origin_partition.partition not in flood.served:
-                flood.served[origin_partition.partition] = None
+            if origin_partition.partition not in self._served:
+                self._served[origin_partition.partition] = None
                 if origin_partition is not own:
-                    flood.out.append(
+                    context.out.append(
                         PartitionJoined(own.partition.topic, origin_partition.partition, origin_partition.origin)
                     )
                 self._serve(topic, origin_partition)
 
     def _serve(self, topic: FloodTopic, origin_partition: OriginPartition) -> None:
-        flood = self._flood
-        log = flood.logs.get(origin_partition.partition)
+        context = self._context
+        log = context.logs.get(origin_partition.partition)
         if log is None:
             first = topic.deleted_ends.get(origin_partition.partition, 0)
-            log = flood.logs[origin_partition.partition] = OriginLog(
+            log = context.logs[origin_partition.partition] = OriginLog(
                 origin_partition, first, first, is_origin=origin_partition is topic.own
             )
-            flood.out.append(Open(origin_partition.partition, origin_partition.segment_bytes, first))
+            context.out.append(Open(origin_partition.partition, origin_partition.segment_bytes, first))
         self.announce(log)
 
     def announce(self, log: OriginLog) -> None:
-        flood, origin_partition = self._flood, log.origin_partition
-        flood.out.append(
+        context, origin_partition = self._context, log.origin_partition
+        context.out.append(
             Serving(origin_partition.partition, origin_partition.epoch, log.is_origin, log.first, log.end, log.synced)
         )
         if log.damaged_at is not None:
             error = PartitionDamaged(origin_partition.name, origin_partition.partition.index, log.damaged_at)
-            flood.out.append(Blocked(origin_partition.partition, error))
+            context.out.append(Blocked(origin_partition.partition, error))
 
     def alter(self, given: ProposeSettings) -> None:
         """Changes the settings at this broker only."""
-        flood = self._flood
+        context = self._context
         topic = self.by_id(given.topic)
         if topic is None or topic.own is None or not topic.open:
-            flood.out.append(Refused(given.token, UnknownTopic(str(given.topic))))
+            context.out.append(Refused(given.token, UnknownTopic(str(given.topic))))
             return
         topic.own = replace(topic.own, settings=given.settings, segment_bytes=given.segment_bytes)
-        log = flood.logs.get(topic.own.partition)
+        log = context.logs.get(topic.own.partition)
         if log is not None:
             log.origin_partition = topic.own
         spec = topic.own.spec()
-        self._persist(topic, lambda: flood.out.append(TopicChanged(given.token, spec)))
+        self._persist(topic, lambda: context.out.append(TopicChanged(given.token, spec)))
 
     # --- deleting ------------------------------------------------------------------------------------
 
     def drop(self, given: ProposeDrop) -> None:
         """Deletes the topic at this broker only; a record forwarded from another broker creates it again."""
-        flood = self._flood
+        context = self._context
         topic = self.by_id(given.topic)
         if topic is None or not topic.open:
-            flood.out.append(Refused(given.token, UnknownTopic(str(given.topic))))
+            context.out.append(Refused(given.token, UnknownTopic(str(given.topic))))
             return
         partitions = topic.all_partitions()
         for origin_partition in partitions:
             topic.remote[origin_partition.partition] = origin_partition
-            log = flood.logs.pop(origin_partition.partition, None)
+            log = context.logs.pop(origin_partition.partition, None)
             if log is not None:
                 topic.deleted_ends[origin_partition.partition] = log.end
         topic.own = None
 
         def dropped() -> None:
             topic.open = False
-            flood.out.append(TopicClosed(given.token, given.topic))
+            context.out.append(TopicClosed(given.token, given.topic))
             for origin_partition in partitions:
-                flood.served.pop(origin_partition.partition, None)
-                flood.out.append(Drop(origin_partition.partition))
+                self._served.pop(origin_partition.partition, None)
+                context.out.append(Drop(origin_partition.partition))
 
         self._persist(topic, dropped)
 
@@ -271,7 +281,7 @@ class FloodTopics:
             if topic.own is None
             for partition, floor in topic.deleted_ends.items()
         }
-        logs = self._flood.logs.items()
+        logs = self._context.logs.items()
         whole = {partition: log for partition, log in logs if log.damaged_at is None and not log.origin_partition.local}
         deleted = [
             VectorEntry(partition, floor) for partition, floor in sorted(floors.items()) if partition not in whole

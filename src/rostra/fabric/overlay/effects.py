@@ -24,7 +24,7 @@ class NeighboursChanged(msgspec.Struct, frozen=True, gc=False):
 
 
 class LookupDone(msgspec.Struct, frozen=True, gc=False):
-    """A lookup asked for by `lookups.find` ended; without a predecessor it failed."""
+    """A lookup asked for by `lookup.find` ended; without a predecessor it failed."""
 
     number: int
     key: Key

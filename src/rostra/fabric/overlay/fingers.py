@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rostra.fabric.overlay.lookup import Lookup, Use
-from rostra.fabric.overlay.lookups import pursue
-from rostra.fabric.overlay.request import Purpose
+from rostra.fabric.overlay.lookup import pursue
+from rostra.fabric.overlay.lookup_state import Lookup, Use
+from rostra.fabric.overlay.pending_request import Purpose
 from rostra.fabric.overlay.routing import finger_start
 from rostra.fabric.overlay.state import Overlay
 
@@ -30,9 +30,9 @@ def fix_fingers(overlay: Overlay) -> None:
     if running < overlay.settings.finger_lookups_max:
         lookup = Lookup(finger_start(overlay, index), overlay.me, Use.FINGER, finger=index)
         if pursue(overlay, lookup):
-            found(overlay, lookup)
+            set_finger(overlay, lookup)
 
 
-def found(overlay: Overlay, lookup: Lookup) -> None:
+def set_finger(overlay: Overlay, lookup: Lookup) -> None:
     if lookup.found and lookup.owners:
         overlay.fingers[lookup.finger] = lookup.owners[0]

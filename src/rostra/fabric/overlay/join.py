@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rostra.fabric.overlay.effects import Joined
-from rostra.fabric.overlay.lookup import Lookup, Use
-from rostra.fabric.overlay.lookups import pursue
+from rostra.fabric.overlay.lookup import pursue
+from rostra.fabric.overlay.lookup_state import Lookup, Use
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Notified, OverlayHello, SuccessorHint
-from rostra.fabric.overlay.request import Purpose
-from rostra.fabric.overlay.requests import ask, awaits, send
+from rostra.fabric.overlay.pending_request import Purpose
 from rostra.fabric.overlay.ring import NOTIFY, follow, remember, set_predecessor, stabilize
+from rostra.fabric.overlay.rpc import ask, awaits, send
 from rostra.fabric.overlay.state import Overlay
 from rostra.model.keyspace import Key
 from rostra.safeguards import Safeguard
@@ -19,7 +19,7 @@ SUCCESSOR_HINT = SuccessorHint()
 _MS_US = 1000
 
 
-def found(overlay: Overlay, now_us: int) -> None:
+def create(overlay: Overlay, now_us: int) -> None:
     """The first node of a cluster is a ring of one."""
     _start_timers(overlay, now_us)
     overlay.joined = True
@@ -41,6 +41,8 @@ def restart(overlay: Overlay, now_us: int, former: tuple[Member, ...]) -> None:
     overlay.joined = True
     for member in reversed(former):
         remember(overlay, member)
+    if Safeguard.RESTART_ALONE in overlay.without and former:
+        follow(overlay, former[0], former[1:])
     overlay.effects.append(Joined(overlay.me))
 
 
@@ -121,7 +123,12 @@ def introduced(overlay: Overlay, successor: Member, answer: Notified) -> None:
     if not overlay.joined or overlay.lone:
         # Whoever has successors by now is no ring of one any more: the next round looks up the place in its ring.
         if accepted == overlay.me and not answer.has_successors:
+            others = overlay.contacts
             _become_member(overlay, successor, successor, ())
+            # It may be a ring of one because it restarted: then the others are where the ring is.
+            for contact in others:
+                if contact.node != successor.node:
+                    remember(overlay, contact)
     elif accepted == overlay.me:
         if overlay.predecessor is not None:
             send(overlay, overlay.predecessor, SUCCESSOR_HINT)

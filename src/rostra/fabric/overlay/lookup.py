@@ -1,72 +1,75 @@
-"""One lookup: which node is asked next, and what its answer or its silence means. Iterative, as in the paper.
-
-The asking node holds the path. A node that does not answer is excluded, and the one before it is asked again, which
-then names another. A `Lookup` performs nothing: whoever drives it asks `at` and reports the answer.
-"""
+"""Lookups of one node: its questions to others, and what it does with their answers."""
 
 from __future__ import annotations
 
-from enum import Enum, auto
-
+from rostra.fabric.overlay.effects import LookupDone
+from rostra.fabric.overlay.lookup_state import Lookup, Use, advance, finish, retreat
 from rostra.fabric.overlay.members import Member
+from rostra.fabric.overlay.messages import CloserNode, FindPredecessor, PredecessorFound
+from rostra.fabric.overlay.pending_request import Purpose
+from rostra.fabric.overlay.ring import PING, lose_if_known
+from rostra.fabric.overlay.routing import preceding_hop
+from rostra.fabric.overlay.rpc import ask
+from rostra.fabric.overlay.state import Overlay
 from rostra.model.keyspace import Key
 
 
-class Use(Enum):
-    JOIN = auto()
-    FINGER = auto()
-    CALLER = auto()
-    """Asked for by the layer above, which is told the result."""
+def find(overlay: Overlay, now_us: int, key: Key) -> int:
+    """Looks up the owner of a key; `LookupDone` with this number tells the end."""
+    overlay.now_us = now_us
+    overlay.lookups_begun += 1
+    lookup = Lookup(key, overlay.me, Use.CALLER, number=overlay.lookups_begun)
+    if not overlay.joined or pursue(overlay, lookup):
+        report_lookup(overlay, lookup)
+    return lookup.number
 
 
-class Lookup:
-    __slots__ = ("at", "excluded", "finger", "found", "key", "number", "owners", "path", "timeouts", "use")
-
-    def __init__(self, key: Key, at: Member, use: Use, *, number: int = 0, finger: int = 0) -> None:
-        self.key = key
-        self.use = use
-        self.at: Member = at
-        """Who is asked now."""
-        self.path: list[Member] = []
-        """Who has answered before."""
-        self.excluded: tuple[Member, ...] = ()
-        self.timeouts = 0
-        self.found = False
-        self.owners: tuple[Member, ...] = ()
-        """The key's owner first, then those that would own it if the ones before were dead."""
-        self.number = number
-        self.finger = finger
-
-    @property
-    def hops(self) -> int:
-        return len(self.path)
+def answer_find_predecessor(overlay: Overlay, question: FindPredecessor) -> CloserNode | PredecessorFound:
+    hop = preceding_hop(overlay, question.key, question.excluded)
+    return PredecessorFound(overlay.successors) if hop is None else CloserNode(hop)
 
 
-def advance(lookup: Lookup, closer: Member, mask: int) -> bool:
-    """The asked node names a closer one. False if it is none: then the lookup has failed."""
-    behind = (lookup.key - lookup.at.key) & mask or mask + 1
-    ahead = (closer.key - lookup.at.key) & mask
-    if not 0 < ahead < behind or closer in lookup.excluded:
-        return False
-    lookup.path.append(lookup.at)
-    lookup.at = closer
-    return True
+def pursue(overlay: Overlay, lookup: Lookup) -> bool:
+    """Takes the next step of a lookup. True if it has ended, found or not."""
+    mask = overlay.mask
+    while not lookup.found and lookup.at == overlay.me:
+        hop = preceding_hop(overlay, lookup.key, lookup.excluded)
+        if hop is None:
+            finish(lookup, overlay.successors, mask)
+        elif not advance(lookup, hop, mask):
+            return True
+    if lookup.found:
+        return _confirm(overlay, lookup)
+    question = FindPredecessor(lookup.key, lookup.excluded)
+    return not ask(overlay, lookup.at, question, Purpose.LOOKUP, lookup)
 
 
-def finish(lookup: Lookup, successors: tuple[Member, ...], mask: int) -> None:
-    """The asked node is the predecessor of the key. In a ring of one it is the owner too."""
-    origin = lookup.at.key
-    span = (lookup.key - origin) & mask or mask + 1
-    beyond = tuple(s for s in successors if ((s.key - origin) & mask or mask + 1) >= span)
-    lookup.found = True
-    lookup.owners = tuple(s for s in beyond if s not in lookup.excluded) if successors else (lookup.at,)
+def lookup_answered(overlay: Overlay, lookup: Lookup, answer: CloserNode | PredecessorFound) -> bool:
+    """True if the lookup has ended."""
+    if isinstance(answer, CloserNode):
+        return not advance(lookup, answer.member, overlay.mask) or pursue(overlay, lookup)
+    finish(lookup, answer.successors, overlay.mask)
+    return _confirm(overlay, lookup)
 
 
-def retreat(lookup: Lookup, excluded_max: int) -> bool:
-    """The asked node did not answer: the one before is asked for another. False if there is none left to ask."""
-    lookup.timeouts += 1
-    if not lookup.path or len(lookup.excluded) >= excluded_max:
-        return False
-    lookup.excluded = (*lookup.excluded, lookup.at)
-    lookup.at = lookup.path.pop()
-    return True
+def lookup_timed_out(overlay: Overlay, lookup: Lookup, member: Member) -> bool:
+    """The asked node is dead. True if the lookup has ended."""
+    lose_if_known(overlay, member)
+    if lookup.found:
+        lookup.timeouts += 1
+        lookup.owners = lookup.owners[1:]
+        return _confirm(overlay, lookup)
+    return not retreat(lookup, overlay.settings.excluded_max) or pursue(overlay, lookup)
+
+
+def _confirm(overlay: Overlay, lookup: Lookup) -> bool:
+    """The layer above is told of no owner that has not answered."""
+    if lookup.use is not Use.CALLER or not lookup.owners or lookup.owners[0] in (overlay.me, lookup.at):
+        return True
+    return not ask(overlay, lookup.owners[0], PING, Purpose.LOOKUP, lookup)
+
+
+def report_lookup(overlay: Overlay, lookup: Lookup) -> None:
+    owner = lookup.owners[0] if lookup.found and lookup.owners else None
+    predecessor = lookup.at if owner is not None else None
+    overlay.effects.append(LookupDone(lookup.number, lookup.key, predecessor, owner, lookup.hops, lookup.timeouts))

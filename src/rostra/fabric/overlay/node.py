@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from rostra.fabric.overlay import fingers, join, lookups, ring, unification
+from rostra.fabric.overlay import fingers, join, ring, unification
 from rostra.fabric.overlay.effects import Effect, NeighboursChanged
-from rostra.fabric.overlay.lookup import Lookup, Use
+from rostra.fabric.overlay.lookup import (
+    answer_find_predecessor,
+    lookup_answered,
+    lookup_timed_out,
+    report_lookup,
+)
+from rostra.fabric.overlay.lookup_state import Lookup, Use
 from rostra.fabric.overlay.messages import (
     CloserNode,
     Detected,
@@ -27,8 +33,8 @@ from rostra.fabric.overlay.messages import (
     SuccessorHint,
     TryMerge,
 )
-from rostra.fabric.overlay.request import Purpose, Request
-from rostra.fabric.overlay.requests import expired, send
+from rostra.fabric.overlay.pending_request import OverlayRequest, Purpose
+from rostra.fabric.overlay.rpc import expired, send
 from rostra.fabric.overlay.state import Overlay, former_neighbours
 from rostra.safeguards import Safeguard
 
@@ -100,7 +106,7 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
         case OverlayPing() | OverlayHello():
             send(overlay, sender, PONG, packet.token)
         case FindPredecessor():
-            send(overlay, sender, lookups.answer_to(overlay, body), packet.token)
+            send(overlay, sender, answer_find_predecessor(overlay, body), packet.token)
         case OverlayNotify():
             ring.rectify(overlay, sender)
             if packet.token:
@@ -123,7 +129,7 @@ def receive(overlay: Overlay, now_us: int, packet: Packet) -> None:
             assert_never(body)
 
 
-def _answered(overlay: Overlay, request: Request, packet: Packet) -> None:
+def _answered(overlay: Overlay, request: OverlayRequest, packet: Packet) -> None:
     body = packet.body
     match request.purpose, body:
         case Purpose.STABILIZE, Neighbours():
@@ -138,7 +144,7 @@ def _answered(overlay: Overlay, request: Request, packet: Packet) -> None:
         case Purpose.CONTACT, OverlayPong():
             join.contacted(overlay, packet.sender)
         case Purpose.LOOKUP, CloserNode() | PredecessorFound():
-            if request.lookup is not None and lookups.answered(overlay, request.lookup, body):
+            if request.lookup is not None and lookup_answered(overlay, request.lookup, body):
                 _ended(overlay, request.lookup)
         case Purpose.LOOKUP, OverlayPong():
             if request.lookup is not None:
@@ -150,7 +156,7 @@ def _answered(overlay: Overlay, request: Request, packet: Packet) -> None:
             pass
 
 
-def _given_up(overlay: Overlay, request: Request) -> None:
+def _given_up(overlay: Overlay, request: OverlayRequest) -> None:
     match request.purpose:
         case Purpose.STABILIZE | Purpose.HEARTBEAT:
             ring.lose_if_known(overlay, request.to)
@@ -160,7 +166,7 @@ def _given_up(overlay: Overlay, request: Request) -> None:
         case Purpose.ADOPT:
             ring.candidate_silent(overlay, request)
         case Purpose.LOOKUP:
-            if request.lookup is not None and lookups.silent(overlay, request.lookup, request.to):
+            if request.lookup is not None and lookup_timed_out(overlay, request.lookup, request.to):
                 _ended(overlay, request.lookup)
         case Purpose.PROBE:
             pass
@@ -173,8 +179,8 @@ def _ended(overlay: Overlay, lookup: Lookup) -> None:
         case Use.JOIN:
             join.looked_up(overlay, lookup)
         case Use.FINGER:
-            fingers.found(overlay, lookup)
+            fingers.set_finger(overlay, lookup)
         case Use.CALLER:
-            lookups.tell(overlay, lookup)
+            report_lookup(overlay, lookup)
         case _:
             assert_never(lookup.use)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import GetNeighbours, Neighbours, OverlayNotify, OverlayPing
-from rostra.fabric.overlay.request import Purpose, Request
-from rostra.fabric.overlay.requests import ask, awaits, send
+from rostra.fabric.overlay.pending_request import OverlayRequest, Purpose
 from rostra.fabric.overlay.routing import known_members
+from rostra.fabric.overlay.rpc import ask, awaits, send
 from rostra.fabric.overlay.state import Overlay
 from rostra.safeguards import Safeguard
 
@@ -29,7 +29,7 @@ def stabilize(overlay: Overlay) -> None:
         ask(overlay, successor, GET_NEIGHBOURS, Purpose.STABILIZE)
 
 
-def successor_answered(overlay: Overlay, request: Request, answer: Neighbours) -> None:
+def successor_answered(overlay: Overlay, request: OverlayRequest, answer: Neighbours) -> None:
     """The successor's neighbours: its list becomes ours behind it, and its predecessor may be nearer to us."""
     successor = request.to
     if overlay.successor != successor:
@@ -53,22 +53,36 @@ def consider(overlay: Overlay, member: Member) -> None:
         ask(overlay, member, GET_NEIGHBOURS, Purpose.ADOPT)
 
 
-def candidate_answered(overlay: Overlay, request: Request, answer: Neighbours) -> None:
+def candidate_answered(overlay: Overlay, request: OverlayRequest, answer: Neighbours) -> None:
     candidate = request.to
     successor = overlay.successor
-    # A ring of one has no list to give; only a node that has none either may follow it.
-    if successor is not None and (not answer.successors or not overlay.between(candidate, successor)):
+    if successor is None:
+        # The one who answered may lie behind this node, and know who comes after it. What it lists may be dead.
+        lost = overlay.passive.values()
+        ahead = [member for member in answer.successors if overlay.distance(member) and member not in lost]
+        nearest = min((candidate, *ahead), key=overlay.distance)
+        if nearest != candidate:
+            consider(overlay, nearest)
+            return
+    elif not answer.successors or not overlay.between(candidate, successor):
+        # A ring of one has no list to give; only a node that has none either may follow it.
         return
     follow(overlay, candidate, answer.successors)
-    send(overlay, candidate, NOTIFY)
+    nearer = answer.predecessor
+    if nearer is not None and overlay.between(nearer, candidate):
+        # Many joined in this gap, or a ring is being unified: one of them a round would take as many rounds.
+        consider(overlay, nearer)
+    else:
+        send(overlay, candidate, NOTIFY)
 
 
-def candidate_silent(overlay: Overlay, request: Request) -> None:
+def candidate_silent(overlay: Overlay, request: OverlayRequest) -> None:
     """It is dead. The successor that named it must check it too."""
     lose_if_known(overlay, request.to)
     if overlay.successor is not None:
         send(overlay, overlay.successor, NOTIFY)
     else:
+        remember(overlay, request.to)
         recover(overlay)
 
 
@@ -152,7 +166,7 @@ def lose_if_known(overlay: Overlay, member: Member) -> None:
 
 
 def recover(overlay: Overlay) -> None:
-    """Without a successor: the nearest finger that answers becomes one, else the predecessor; else it is a ring of one.
+    """Without a successor: the nearest finger that answers becomes one, else whom the predecessor names.
 
     More successors died at once than the list holds, or a split took them. Stabilize then finds the way back from the
     finger to the true successor.

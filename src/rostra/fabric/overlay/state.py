@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from rostra.fabric.overlay.effects import Effect
-from rostra.fabric.overlay.lookup import Lookup
+from rostra.fabric.overlay.lookup_state import Lookup
 from rostra.fabric.overlay.members import Member
-from rostra.fabric.overlay.request import Request
+from rostra.fabric.overlay.pending_request import OverlayRequest
 from rostra.fabric.overlay.settings import OverlaySettings
 from rostra.safeguards import ALL_ON, Without
 
@@ -70,7 +70,7 @@ class Overlay:
         self.contacts: tuple[Member, ...] = ()
         self.join_attempts = 0
         self.join_lookup: Lookup | None = None
-        self.pending: dict[int, Request] = {}
+        self.pending: dict[int, OverlayRequest] = {}
         self.due_us = NEVER_US
         """No request is due earlier; it may be later, because those that were answered still count."""
         self.tokens = 0

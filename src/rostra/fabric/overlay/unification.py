@@ -11,10 +11,10 @@ from __future__ import annotations
 from rostra.fabric.overlay.join import is_collision, join_through, take_new_key
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Detected, KeyTaken, MergeLookup, Probe, TryMerge
-from rostra.fabric.overlay.request import Purpose
-from rostra.fabric.overlay.requests import ask, awaits, send
+from rostra.fabric.overlay.pending_request import Purpose
 from rostra.fabric.overlay.ring import consider, rectify, remember
 from rostra.fabric.overlay.routing import known_members, preceding_hop
+from rostra.fabric.overlay.rpc import ask, awaits, send
 from rostra.fabric.overlay.state import Overlay
 from rostra.safeguards import Safeguard
 
@@ -109,6 +109,10 @@ def _lies_behind(overlay: Overlay, predecessor: Member, member: Member) -> bool:
 def try_merge(overlay: Overlay, predecessor: Member, successor: Member) -> None:
     """Two neighbours in another ring: each is searched for here, and considered as neighbour."""
     if not overlay.joined or awaits(overlay, Purpose.ADOPT, successor):
+        return
+    if overlay.lone:
+        # It lost its ring since it was searched for. Joining gives it a whole list at once.
+        join_through(overlay, successor)
         return
     fanout = overlay.settings.merge_fanout
     search(overlay, successor, fanout)

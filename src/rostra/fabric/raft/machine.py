@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, assert_never
+from typing import assert_never
 
-import msgspec
-
-from rostra.errors import CorruptLog, PeerViolation
+from rostra.errors import CorruptLog, PeerViolation, RostraError
 from rostra.fabric.api import (
     METADATA,
-    Accepted,
+    UNKNOWN_PEER,
     AcksAll,
     AwaitCoverage,
-    Blocked,
-    Committed,
+    BatchOffsets,
     Confirm,
     Connect,
     Delivers,
@@ -39,14 +36,11 @@ from rostra.fabric.api import (
     HeldByAll,
     LogLine,
     Now,
-    Open,
     Order,
     PeerIdentified,
     PeerLost,
     PeerReceived,
-    Persist,
     PrepareStop,
-    Propose,
     ProposeDrop,
     ProposeLogStart,
     ProposeSettings,
@@ -56,11 +50,7 @@ from rostra.fabric.api import (
     Readers,
     ReadFailed,
     Ready,
-    Recovered,
-    Refused,
     RemoveNode,
-    ServedElsewhere,
-    Serving,
     SetTimer,
     SplitBehaviour,
     Started,
@@ -70,25 +60,30 @@ from rostra.fabric.api import (
     TransferOwnership,
     WriteFailed,
 )
-from rostra.fabric.raft.cluster_description import ClusterDescription
-from rostra.fabric.raft.consensus import fast_path
-from rostra.fabric.raft.consensus.group_state import interrupted_snapshot_start
-from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState, key_of, unpack_hard_state
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
+from rostra.fabric.cluster.cluster_description import ClusterDescription
+from rostra.fabric.cluster.messages import (
+    AlterTopicRequest,
+    CreateTopicRequest,
+    DropTopicRequest,
+    MetadataRequest,
+    RemoveNodeRequest,
+)
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION, ClusterMember
+from rostra.fabric.cluster.metadata_group import MetadataGroup
+from rostra.fabric.cluster.peer_set import PeerSet
+from rostra.fabric.cluster.removal import Removal
+from rostra.fabric.consensus.group_set import GroupSet
+from rostra.fabric.consensus.hard_state import GroupConfig
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.links.node_context import NodeContext
+from rostra.fabric.raft.leader_transfer import LeaderTransfer
 from rostra.fabric.raft.message_router import MessageRouter
-from rostra.fabric.raft.messages import AlterTopicRequest, CreateTopicRequest, DropTopicRequest, RemoveNodeRequest
-from rostra.fabric.raft.metadata.metadata_group import MetadataGroup
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, ClusterMember
-from rostra.fabric.raft.metadata.placement import ReplicaPlacement
-from rostra.fabric.raft.peers.deadline_queue import NEVER_US, DeadlineQueue
-from rostra.fabric.raft.peers.peer_set import PeerSet
-from rostra.fabric.raft.peers.removal import Removal
-from rostra.fabric.raft.replicas.leader_transfer import LeaderTransfer
-from rostra.fabric.raft.replicas.reassignment import ReplicaReassignment
-from rostra.fabric.raft.replicas.replicas import RETIRED, Replicas
+from rostra.fabric.raft.placement import ReplicaPlacement
+from rostra.fabric.raft.reassignment import ReplicaReassignment
+from rostra.fabric.raft.replica_assignments import ReplicaAssignments
+from rostra.fabric.raft.replicas import RETIRED, Replicas
 from rostra.fabric.raft.settings import DEADLINE_TIMER, HEARTBEAT_TIMER, RaftSettings
-from rostra.fabric.raft.status import problem_of, status_of
+from rostra.fabric.raft.status import local_partitions, problem_of, status_of
 from rostra.fabric.status import ClusterStatus
 from rostra.model.ids import NodeId, Partition
 from rostra.safeguards import ALL_ON, Without
@@ -107,9 +102,6 @@ GUARANTEES = Guarantees(
 BOOT = "raft/boot"
 META_SEGMENT_BYTES = 1 << 26
 META_VOTERS_MAX = 7
-UNKNOWN_PEER = NodeId(0)
-BROKER_EFFECTS = (Serving, ServedElsewhere, Blocked, Committed, Accepted, Refused)
-"""Effects about a partition that are for the broker; the broker does not know the metadata partition."""
 
 
 class Raft:
@@ -131,121 +123,105 @@ class Raft:
         name: str = "",
     ) -> None:
         self.node = node
-        self.address = address
-        self.peer_address = peer_address
-        self.settings = settings or RaftSettings()
-        self.boot = 0
-        self.now = Now(0, 0)
-        self.peers = PeerSet(self)
-        self.groups: dict[Partition, RaftGroup] = {}
-        self._without = without
-        self._random = random
-        self.own = ClusterMember(node, address, peer_address, name)
-        self.founders = founders or (() if join else (self.own,))
+        self.context = context = NodeContext(node, address, peer_address)
+        settings = settings or RaftSettings()
+        self.settings = settings
         self._join = join
-        self._metadata: MetadataGroup | None = None
-        self._metadata_group: RaftGroup | None = None
-        self.metadata: MetadataGroup
-        """Set once the node has started."""
-        self.metadata_loaded = False
-        """Whether the metadata log has been read, so that this node can answer its peers."""
-        self.hard_states: dict[str, bytes] = {}
-        """Hard states of groups that have no replica here: as recovered, or kept after a replica was dropped."""
-        self._recovered: dict[Partition, Recovered] = {}
-        self.replicas = Replicas(self)
-        self.transfers = LeaderTransfer(self)
-        self.placement = ReplicaPlacement(self)
-        self.reassignment = ReplicaReassignment(self)
-        self.description = ClusterDescription(self)
-        self.removal = Removal(self)
-        self.router = MessageRouter(self)
-        self.removed = False
-        """This node was removed from the cluster and refuses every request."""
-        self.heartbeat_groups: dict[Partition, RaftGroup] = {}
-        """Groups led here that are not quiescent and have followers."""
-        self.step_downs = 0
-        """How often a group led here stepped down since the start."""
-        self.deadlines = DeadlineQueue()
+        own = ClusterMember(node, address, peer_address, name)
+        self.metadata = metadata = MetadataGroup(context, settings, ReplicaAssignments)
+        self.group_set = groups = GroupSet(context, settings, random, self._address_of, without)
+        self.groups = groups.replicas
+        self.peers = peers = PeerSet(context, settings, groups, metadata, own, founders or (() if join else (own,)))
+        self.placement = ReplicaPlacement(context, settings, metadata, peers)
+        self.replicas = Replicas(context, settings, groups, metadata, peers)
+        self.transfers = LeaderTransfer(context, settings, groups, metadata, peers, self.replicas)
+        self.reassignment = ReplicaReassignment(context, settings, groups, metadata, peers, self.placement)
+        self.description = ClusterDescription(
+            GUARANTEES.fabric,
+            context,
+            metadata,
+            peers,
+            lambda: local_partitions(groups, metadata.state),
+            settings.election_max_us,
+        )
+        self.removal = Removal(
+            context, groups, metadata, peers, self.replicas, timers=(HEARTBEAT_TIMER, DEADLINE_TIMER)
+        )
+        self.router = MessageRouter(
+            context, groups, metadata, peers, self.placement, self.transfers, self.description, self.removal
+        )
+        metadata.attach(self.placement, self.replicas, peers)
+        groups.became_owner = self.replicas.became_leader
+        peers.peer_returned = self.replicas.peer_returned
+        peers.peer_gone = self.replicas.reroute
+        self.replicas.group_created = self.router.deliver_early
         self._wakeup_us: int | None = None
-        self.partition_by_key: dict[str, Partition] = {}
-        self._token = 0
         self._ready = False
         self._write_refused = False
         self._electing: list[RaftGroup] = []
         """Groups of this node alone that have yet to elect themselves before the node is ready."""
-        self._metadata_changed = False
-        """The metadata group did something in this step: entries may be committed."""
         self._recovered_term = 0
         """The term of the metadata group as recovered."""
         self._recovered_commit = False
         """Committed metadata was recovered: the node can serve it before it hears a leader."""
-        self.out: list[FabricEffect] = []
+
+    @property
+    def removed(self) -> bool:
+        """Whether this node was removed from the cluster."""
+        return self.removal.removed
+
+    @property
+    def metadata_loaded(self) -> bool:
+        """Whether the metadata log has been read, so that this node can answer its peers."""
+        return self.metadata.loaded
+
+    @property
+    def boot(self) -> int:
+        return self.context.boot
+
+    def _address_of(self, node: NodeId) -> str:
+        return self.peers.address_of(node)
 
     def status(self) -> ClusterStatus | None:
-        return status_of(self) if self.metadata_loaded else None
+        if not self.metadata.loaded:
+            return None
+        return status_of(self.context, self.group_set, self.metadata, self.peers)
 
     def problem(self) -> str:
-        return problem_of(self)
+        return problem_of(self.removal, self.metadata, self.peers)
+
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[BatchOffsets | RostraError, list[FabricEffect]]:
+        group = self.groups.get(partition)
+        if group is None or self.removal.removed:
+            return self.replicas.no_replica_error(partition), []
+        self.context.begin_step(now)
+        result = group.propose(now, batch, owner_flags)
+        self.group_set.collect(group)
+        return result, self._finish_step()
 
     def step(self, now: Now, given: FabricInput) -> list[FabricEffect]:
-        """Processes one input. Records take the fast path where their group allows it."""
-        self.now = now
-        if self._ready and not self.removed and self.transfers.stop_deadline_us is None:
-            effects = None
-            if isinstance(given, PeerReceived):
-                message: Any = given.message
-                fast = fast_path.HANDLERS.get(type(message))
-                if fast is not None and given.peer not in self.metadata.state.removed:
-                    group = self.groups.get(message.partition)
-                    if group is not None and group.term == message.term:
-                        effects = fast(group, now, given.peer, message, given.payload)
-            elif isinstance(given, Propose):
-                group = self.groups.get(given.partition)
-                if group is not None:
-                    effects = (
-                        group.propose_single(given) if group.fast_single else fast_path.proposed(group, now, given)
-                    )
-            elif isinstance(given, Synced):
-                group = self.groups.get(given.partition)
-                if group is not None:
-                    effects = group.synced_single(given) if group.fast_single else fast_path.synced(group, now, given)
-            if effects is not None:
-                return effects
-        return self._full_step(given)
-
-    def _full_step(self, given: FabricInput) -> list[FabricEffect]:
-        if self.removed:
+        """Processes one input."""
+        if self.removal.removed:
             return self.removal.refuse(given)
-        self.out = []
+        context = self.context
+        context.begin_step(now)
         try:
             self._dispatch(given)
         except PeerViolation as violation:
-            self.out.append(LogLine("error", "peer violated the protocol", {"error": str(violation)}))
-        if (
-            self._metadata_changed
-            or not self._ready
-            or self.transfers.stop_deadline_us is not None
-            or self.deadlines.next_us != self._wakeup_us
-        ):
-            self._finish_step()
-        return self.out
-
-    def _propose(self, given: Propose) -> None:
-        group = self.groups.get(given.partition)
-        if group is None:
-            self.out.append(Refused(given.token, self.replicas.no_replica_error(given.partition)))
-        else:
-            group.propose(self.now, given.token, given.batch, given.owner_flags)
-            self.collect(group)
+            context.out.append(LogLine("error", "peer violated the protocol", {"error": str(violation)}))
+        return self._finish_step()
 
     def _dispatch(self, given: FabricInput) -> None:
         match given:
             case PeerReceived():
                 self.router.receive(given)
-            case Propose():
-                self._propose(given)
             case Synced():
-                self._with_group(given.partition, lambda group: group.synced(self.now, given.generation, given.offset))
+                group = self.groups.get(given.partition)
+                if group is not None:
+                    group.synced(self.context.now, given.generation, given.offset)
+                    self.group_set.collect(group)
             case ReadDone() | ReadFailed():
                 self._read_ended(given)
             case Echo():
@@ -255,45 +231,43 @@ class Raft:
             case ProposeTopic():
                 self._request_metadata(
                     CreateTopicRequest(
-                        self.node, self.boot, given.token, given.spec, given.segment_bytes, given.replicas
+                        self.node, self.context.boot, given.token, given.spec, given.segment_bytes, given.replicas
                     )
                 )
             case ProposeDrop():
-                self._request_metadata(DropTopicRequest(self.node, self.boot, given.token, given.topic))
+                self._request_metadata(DropTopicRequest(self.node, self.context.boot, given.token, given.topic))
             case ProposeSettings():
                 request = AlterTopicRequest(
-                    self.node, self.boot, given.token, given.topic, given.settings, given.segment_bytes
+                    self.node, self.context.boot, given.token, given.topic, given.settings, given.segment_bytes
                 )
                 self._request_metadata(request)
             case QueryHeldByAll():
                 group = self.groups.get(given.partition)
-                if group is not None and group.role is Role.LEADER:
-                    self.out.append(HeldByAll(given.partition, group.replication.held_by_all()))
+                if group is not None and group.is_owner:
+                    self.context.out.append(HeldByAll(given.partition, group.sender.held_by_all()))
             case Readers():
-                self._with_group(given.partition, lambda group: group.set_readers(self.now, given.present))
+                self._with_group(given.partition, lambda group: group.set_readers(self.context.now, given.present))
             case Confirm():
                 self.metadata.confirm(given.token)
-                self.collect(self.metadata.group)
+                self.group_set.collect(self.metadata.group)
             case ProposeLogStart():
-                self._with_group(given.partition, lambda group: group.advance_log_start(self.now, given.first))
+                self._with_group(given.partition, lambda group: group.advance_log_start(self.context.now, given.first))
             case WriteFailed():
                 self._write_failed(given)
             case PeerIdentified():
-                self.peers.contacts[given.peer] = given.address
-                self.peers.request_join()
+                self.peers.identified(given.peer, given.address)
             case PeerLost():
-                if self.peers.liveness.mark_lost(given.peer):
-                    self.peers.peer_lost(given.peer)
+                self.peers.link_lost(given.peer)
             case Started():
                 self._started(given)
             case DiskUnusable():
                 for group in list(self.groups.values()):
-                    group.fail_disk(self.now)
-                    self.collect(group)
+                    group.fail_disk(self.context.now)
+                    self.group_set.collect(group)
             case TransferOwnership():
                 self.transfers.transfer(given)
             case RemoveNode():
-                self._request_metadata(RemoveNodeRequest(self.node, self.boot, given.token, given.node))
+                self._request_metadata(RemoveNodeRequest(self.node, self.context.boot, given.token, given.node))
             case Describe():
                 self.description.request(given.token)
             case Forward() | ForwardDone() | AwaitCoverage():
@@ -303,111 +277,45 @@ class Raft:
             case _:
                 assert_never(given)
 
-    def _request_metadata(
-        self, request: CreateTopicRequest | DropTopicRequest | AlterTopicRequest | RemoveNodeRequest
-    ) -> None:
-        self.out += self.metadata.request(request)
-        self.collect(self.metadata.group)
+    def _request_metadata(self, request: MetadataRequest) -> None:
+        self.context.out += self.metadata.request(request)
+        self.group_set.collect(self.metadata.group)
 
     # --- starting ---
 
     def _started(self, given: Started) -> None:
-        self.hard_states = {key: state for key, state in given.hard_states.items() if state}
-        self._recovered = {recovered.partition: recovered for recovered in given.partitions}
-        if self.removal.was_removed_before():
-            return
-        self.boot = int.from_bytes(self.hard_states.get(BOOT, b""), "little") + 1
-        # No message leaves before the boot number is durable: otherwise two starts could share it.
-        self.out.append(Persist(BOOT, self.boot.to_bytes(8, "little"), (Echo(BOOT, self.boot),)))
+        self.group_set.recover(given)
+        if not self.removal.was_removed_before():
+            self.context.start(self.group_set.hard_states, BOOT)
 
     def _create_metadata_group(self) -> None:
-        config = GroupConfig(tuple(sorted(member.node for member in self.founders)))
-        group = self.create_group(METADATA_PARTITION, META_SEGMENT_BYTES, config if self.founders else None)
+        founders = self.peers.founders
+        config = GroupConfig(tuple(sorted(member.node for member in founders)))
+        group = self.group_set.create(METADATA_PARTITION, META_SEGMENT_BYTES, config if founders else None)
         group.persists_commit = True
         # Every node reads its own metadata replica.
         group.has_readers = True
         group.name = METADATA
         group.voters_max = META_VOTERS_MAX
-        self._metadata = self.metadata = MetadataGroup(self, group)
-        self._metadata_group = group
+        self.metadata.open(group)
         self._recovered_commit = group.commit > group.log.first
         self._recovered_term = group.term
-        if self._metadata.replaying:
-            self.out.append(self._metadata.replay_from(group.log.first))
+        if self.metadata.replaying:
+            self.context.out.append(self.metadata.replay_from(group.log.first))
         else:
             self._start_metadata_group()
 
     def _start_metadata_group(self) -> None:
         """Starts the metadata group after its log was replayed."""
-        self.metadata_loaded = True
+        self.metadata.loaded = True
         group = self.metadata.group
-        group.start(self.now)
-        self.collect(group)
-        self.out += self.metadata.apply()
+        group.start(self.context.now)
+        self.group_set.collect(group)
+        self.context.out += self.metadata.apply()
         self.peers.start()
         for address in self._join:
-            self.out.append(Connect(UNKNOWN_PEER, address))
-        self.out.append(SetTimer(HEARTBEAT_TIMER, self.now.mono_us))
-
-    def was_member(self, partition: Partition) -> bool:
-        """Whether this node has been a member of the partition's group: it has hard state or a log of it."""
-        recovered = self._recovered.get(partition)
-        return key_of(partition) in self.hard_states or (recovered is not None and recovered.end > 0)
-
-    def create_group(
-        self, partition: Partition, segment_bytes: int, config: GroupConfig | None, *, late: bool = False
-    ) -> RaftGroup:
-        """`late`: the group existed before this replica. This node may have been a member, voted, and lost its log."""
-        packed = self.hard_states.pop(key_of(partition), None)
-        if packed and self._ready:
-            # It may have led this group before: quiescent followers would keep believing so.
-            self.step_downs += 1
-        initial = (GroupConfigAt(0, 0, config),) if config is not None else ()
-        hard_state = unpack_hard_state(packed) if packed else HardState(configs=initial)
-        recovered = self._recovered.pop(partition, None)
-        if recovered is None:
-            self.out.append(Open(partition, segment_bytes))
-        elif (first := interrupted_snapshot_start(hard_state, recovered)) is not None:
-            self.out += [Drop(partition), Open(partition, segment_bytes, first)]
-            recovered = Recovered(partition, first, first, ())
-        if late and (recovered is None or not packed):
-            hard_state = msgspec.structs.replace(hard_state, complete=False)
-        group = RaftGroup(
-            self.node,
-            recovered or Recovered(partition, 0, 0, ()),
-            hard_state,
-            settings=self.settings,
-            random=self._random,
-            next_token=self._next_token,
-            address_of=self.address_of,
-            segment_bytes=segment_bytes,
-            without=self._without,
-        )
-        self.groups[partition] = group
-        self.partition_by_key[key_of(partition)] = partition
-        return group
-
-    def remove_group(self, partition: Partition) -> RaftGroup | None:
-        group = self.groups.pop(partition, None)
-        if group is not None:
-            self.heartbeat_groups.pop(partition, None)
-            self.partition_by_key.pop(key_of(partition), None)
-        return group
-
-    def _next_token(self) -> int:
-        # Even tokens above 0: the broker's reads have odd tokens, a replay uses 0.
-        self._token += 2
-        return self._token
-
-    def boot_token(self, token: int) -> int:
-        """The token as sent to peers, unique across restarts, so that late answers are not mistaken."""
-        return (self.boot % (1 << 22) << 40) + token
-
-    def address_of(self, node: NodeId) -> str:
-        member = self.metadata.state.members.get(node) if self._metadata is not None else None
-        if member is None:
-            member = next((founder for founder in self.founders if founder.node == node), None)
-        return member.address if member is not None else ""
+            self.context.out.append(Connect(UNKNOWN_PEER, address))
+        self.context.out.append(SetTimer(HEARTBEAT_TIMER, self.context.now.mono_us))
 
     def _echo(self, given: Echo) -> None:
         if given.key == BOOT:
@@ -416,11 +324,7 @@ class Raft:
         if given.key.startswith(RETIRED):
             self.replicas.replica_dropped(given.key)
             return
-        partition = self.partition_by_key.get(given.key)
-        group = self.groups.get(partition) if partition is not None else None
-        if group is not None:
-            group.persisted(self.now, given.number)
-            self.collect(group)
+        self.group_set.persisted(given)
 
     # --- groups ---
 
@@ -428,81 +332,33 @@ class Raft:
         group = self.groups.get(partition)
         if group is not None:
             action(group)
-            self.collect(group)
+            self.group_set.collect(group)
 
-    def collect(self, group: RaftGroup) -> None:
-        """Takes over the group's effects, its deadline and whether it sends heartbeats."""
-        if group is self._metadata_group:
-            self._metadata_changed = True
-            if group.out:
-                self.collect_metadata(group.take_effects())
-        elif group.out:
-            self.out += group.out
-            group.out = []
-        if group.role is Role.LEADER:
-            if not group.was_leader:
-                group.was_leader = True
-                self.replicas.became_leader(group)
-            has_peers = bool(group.replication.progress)
-            sends = has_peers and not group.quiescent
-            if sends is not group.sends_heartbeats:
-                self._set_heartbeats(group, sends)
-            if sends and group.wants_heartbeat:
-                self.peers.send_heartbeats(dict.fromkeys([group]))
-        elif group.was_leader:
-            group.was_leader = False
-            self._set_heartbeats(group, False)
-            self.step_downs += 1
-        group.update_fast_path()
-        deadline_us = group.deadline_us
-        if deadline_us is not None and deadline_us < group.queued_us:
-            self._queue_deadline(group, deadline_us)
-
-    def _queue_deadline(self, group: RaftGroup, at_us: int) -> None:
-        group.queued_us = at_us
-        self.deadlines.push(group.partition, at_us)
-
-    def _set_heartbeats(self, group: RaftGroup, sends: bool) -> None:
-        group.sends_heartbeats = sends
-        if sends:
-            self.heartbeat_groups[group.partition] = group
-        else:
-            self.heartbeat_groups.pop(group.partition, None)
-
-    def collect_metadata(self, effects: list[FabricEffect]) -> None:
-        """Takes over the metadata group's effects, except those for the broker, which does not know its partition."""
-        if self._metadata is None:
-            self.out += effects
-            return
-        self._metadata.observe_log(effects)
-        for effect in effects:
-            if not isinstance(effect, BROKER_EFFECTS):
-                self.out.append(effect)
-
-    def _finish_step(self) -> None:
-        """Ends a step: applies committed metadata and sets the deadline timer."""
+    def _finish_step(self) -> list[FabricEffect]:
+        """Ends a step: applies committed metadata and sets the deadline timer; returns the effects."""
         # Until the node is ready, any group may be the one that it waits for.
-        if (self._metadata_changed or not self._ready) and self.metadata_loaded:
+        if (self.metadata.changed or not self._ready) and self.metadata.loaded:
             self._apply_metadata()
-            self._metadata_changed = False
+            self.metadata.changed = False
         if self.transfers.stop_deadline_us is not None:
             self.transfers.finish_stop()
-        next_us = self.deadlines.next_us
+        next_us = self.group_set.deadlines.next_us
         if next_us is not None and next_us != self._wakeup_us:
             self._wakeup_us = next_us
-            self.out.append(SetTimer(DEADLINE_TIMER, next_us))
+            self.context.out.append(SetTimer(DEADLINE_TIMER, next_us))
+        return self.context.out
 
     def _apply_metadata(self) -> None:
         meta = self.metadata
-        self.out += meta.apply()
+        self.context.out += meta.apply()
         if meta.group.out:
-            self.collect(meta.group)
+            self.group_set.collect(meta.group)
         if meta.awaits_confirmation:
-            self.out += meta.take_confirmed()
-        if meta.group.role is Role.LEADER and meta.lacks_founders(self.founders):
-            self.out += meta.add_founders(self.founders)
-            self.collect(meta.group)
-        if not self._ready or self._recovered:
+            self.context.out += meta.take_confirmed()
+        if meta.group.is_owner and meta.lacks_founders(self.peers.founders):
+            self.context.out += meta.add_founders(self.peers.founders)
+            self.group_set.collect(meta.group)
+        if not self._ready or self.group_set.recovered:
             self._check_ready()
 
     def _check_ready(self) -> None:
@@ -510,15 +366,20 @@ class Raft:
         is_known = group.knows_commit and self.node in self.metadata.state.members and not self._awaits_self_election()
         restarted = self._recovered_commit and (group.config.voters != (self.node,) or self._write_refused)
         if not self._ready and (is_known or restarted or group.only_copy_damaged):
-            self._ready = True
-            self.out.append(Ready())
+            self._ready = self.group_set.serving = True
+            self.context.out.append(Ready())
         # A topic created after the recovered commit offset is not known yet, and its log looks orphaned. Orphans may be
         # dropped only in a later term, in which all earlier commits are known: otherwise replicas would be lost.
-        if self._recovered and is_known and group.term > self._recovered_term and self.metadata.applied >= group.commit:
-            for partition in sorted(self._recovered):
-                self.out += [LogLine("warning", "log without topic dropped", {"partition": str(partition)})]
-                self.out.append(Drop(partition))
-            self._recovered.clear()
+        if (
+            self.group_set.recovered
+            and is_known
+            and group.term > self._recovered_term
+            and self.metadata.applied >= group.commit
+        ):
+            for partition in sorted(self.group_set.recovered):
+                self.context.out += [LogLine("warning", "log without topic dropped", {"partition": str(partition)})]
+                self.context.out.append(Drop(partition))
+            self.group_set.recovered.clear()
 
     def _awaits_self_election(self) -> bool:
         """Whether a group with this node as only voter has yet to elect itself."""
@@ -541,7 +402,9 @@ class Raft:
         self._write_refused = True
         if given.partition == METADATA_PARTITION:
             self.metadata.truncate(given.offset)
-        self._with_group(given.partition, lambda group: group.write_failed(self.now, given.offset, given.generation))
+        self._with_group(
+            given.partition, lambda group: group.write_failed(self.context.now, given.offset, given.generation)
+        )
 
     def _read_ended(self, given: ReadDone | ReadFailed) -> None:
         group = self.groups.get(given.partition)
@@ -549,52 +412,38 @@ class Raft:
             return
         if given.partition == METADATA_PARTITION and self.metadata.replaying:
             if isinstance(given, ReadFailed):
-                self.out.append(LogLine("error", "metadata log damaged", {"error": str(given.error)}))
+                self.context.out.append(LogLine("error", "metadata log damaged", {"error": str(given.error)}))
                 group.mark_incomplete()
                 self.metadata.replaying = False
                 self._start_metadata_group()
                 return
             more = self.metadata.replayed(given.batches, given.next)
             if more is not None:
-                self.out.append(more)
+                self.context.out.append(more)
             else:
                 self._start_metadata_group()
         elif isinstance(given, ReadDone):
-            group.read_done(self.now, given.token, given.batches)
-            self.collect(group)
+            group.read_done(self.context.now, given.token, given.batches)
+            self.group_set.collect(group)
         else:
-            group.read_failed(self.now, given.token, isinstance(given.error, CorruptLog))
-            self.collect(group)
+            group.read_failed(self.context.now, given.token, isinstance(given.error, CorruptLog))
+            self.group_set.collect(group)
 
     # --- time ---
 
     def _timer(self, timer: str) -> None:
         if timer == HEARTBEAT_TIMER:
             self.peers.tick()
-            self.out += self.metadata.retry_requests()
+            self.context.out += self.metadata.retry_requests()
             self.placement.tick()
             self.metadata.write_snapshot()
-            self.collect(self.metadata.group)
+            self.group_set.collect(self.metadata.group)
             self.reassignment.tick()
             self.transfers.tick()
             self.description.tick()
-            self.replicas.balance_leaders()
-            self.out.append(SetTimer(HEARTBEAT_TIMER, self.now.mono_us + self.settings.heartbeat_us))
+            if self.transfers.stop_deadline_us is None:
+                self.replicas.balance_leaders()
+            self.context.out.append(SetTimer(HEARTBEAT_TIMER, self.context.now.mono_us + self.settings.heartbeat_us))
         elif timer == DEADLINE_TIMER:
-            self._deadline_timer()
-
-    def _deadline_timer(self) -> None:
-        self._wakeup_us = None
-        while (due := self.deadlines.pop_due(self.now.mono_us)) is not None:
-            at_us, partition = due
-            group = self.groups.get(partition)
-            if group is None or group.queued_us != at_us:
-                continue
-            group.queued_us = NEVER_US
-            if group.deadline_us is None:
-                continue
-            if group.deadline_us <= self.now.mono_us:
-                group.deadline_passed(self.now)
-                self.collect(group)
-            else:
-                self._queue_deadline(group, group.deadline_us)
+            self._wakeup_us = None
+            self.group_set.deadlines_passed()

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast, get_args
+from typing import Any, get_args
 
 from rostra.errors import PeerViolation
 from rostra.fabric.api import PeerReceived
-from rostra.fabric.raft.messages import (
+from rostra.fabric.cluster.cluster_description import ClusterDescription
+from rostra.fabric.cluster.messages import (
     AlterTopicRequest,
     ClusterStateReply,
     ClusterStateRequest,
     CreateTopicRequest,
     DropTopicRequest,
-    GroupMessage,
     JoinReply,
     JoinRequest,
-    NodeHeartbeat,
-    NodeHeartbeatReply,
-    ReassignmentReport,
     RemovedNotice,
     RemoveNodeRequest,
     RequestReply,
-    RequestVote,
-    TransferLeadership,
 )
+from rostra.fabric.cluster.metadata_group import MetadataGroup
+from rostra.fabric.cluster.peer_set import PeerSet
+from rostra.fabric.cluster.removal import Removal
+from rostra.fabric.consensus.group_set import GroupSet
+from rostra.fabric.consensus.messages import GroupMessage, RequestVote
+from rostra.fabric.links.messages import NodeHeartbeat, NodeHeartbeatReply
+from rostra.fabric.links.node_context import NodeContext
+from rostra.fabric.raft.leader_transfer import LeaderTransfer
+from rostra.fabric.raft.messages import ReassignmentReport, TransferLeadership
+from rostra.fabric.raft.placement import ReplicaPlacement
+from rostra.fabric.raft.replica_assignments import ReplicaAssignments
 from rostra.model.ids import NodeId
-
-if TYPE_CHECKING:
-    from rostra.fabric.raft.machine import Raft
 
 EARLY_MAX = 1024
 GROUP_MESSAGES = frozenset(get_args(GroupMessage))
@@ -35,71 +38,77 @@ GROUP_MESSAGES = frozenset(get_args(GroupMessage))
 
 
 class MessageRouter:
-    def __init__(self, raft: Raft) -> None:
-        self._raft = raft
+    def __init__(
+        self,
+        context: NodeContext,
+        groups: GroupSet,
+        metadata: MetadataGroup[ReplicaAssignments],
+        peers: PeerSet,
+        placement: ReplicaPlacement,
+        transfers: LeaderTransfer,
+        description: ClusterDescription,
+        removal: Removal,
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._metadata = metadata
+        self._peers = peers
+        self._placement = placement
+        self._transfers = transfers
+        self._description = description
+        self._removal = removal
         self._early_votes: list[tuple[NodeId, GroupMessage, bytearray | None]] = []
         """Vote requests of groups that this node does not know yet."""
 
     def receive(self, given: PeerReceived) -> None:
-        raft = self._raft
-        peer, message = given.peer, given.message
-        if not raft.metadata_loaded:
+        peer = given.peer
+        message: Any = given.message
+        if not self._metadata.loaded:
             return
-        removed = raft.metadata.state.removed
+        removed = self._metadata.state.removed
         if removed and peer in removed and not isinstance(message, RemovedNotice):
-            raft.peers.notify_removed(peer, message.peer_address if isinstance(message, JoinRequest) else "")
+            self._peers.notify_removed(peer, message.peer_address if isinstance(message, JoinRequest) else "")
             return
         if type(message) in GROUP_MESSAGES:
-            group_message = cast(GroupMessage, message)
-            group = raft.groups.get(group_message.partition)
+            group = self._groups.replicas.get(message.partition)
             if group is None:
-                self._hold_early(peer, group_message, given.payload)
+                self._hold_early(peer, message, given.payload)
             else:
-                group.receive(raft.now, peer, group_message, given.payload)
-                raft.collect(group)
+                group.receive(self._context.now, peer, message, given.payload)
+                self._groups.collect(group)
         elif isinstance(message, NodeHeartbeat):
-            raft.peers.heartbeat_received(peer, message)
+            self._peers.heartbeat_received(peer, message)
         elif isinstance(message, NodeHeartbeatReply):
-            self._heartbeat_answered(peer, message)
+            self._peers.heartbeat_answered(peer, message)
         else:
             self._receive_cluster_message(peer, message)
 
     def _receive_cluster_message(self, peer: NodeId, message: object) -> None:
-        raft = self._raft
         match message:
             case CreateTopicRequest() | DropTopicRequest() | AlterTopicRequest() | RemoveNodeRequest():
-                raft.out += raft.metadata.request_received(message)
-                raft.collect(raft.metadata.group)
+                self._context.out += self._metadata.request_received(message)
+                self._groups.collect(self._metadata.group)
             case RequestReply():
-                if not raft.transfers.reply_received(message):
-                    raft.out += raft.metadata.request_refused(message)
+                if not self._transfers.reply_received(message):
+                    self._context.out += self._metadata.request_refused(message)
             case JoinRequest():
-                raft.out += raft.metadata.join_requested(message)
-                raft.collect(raft.metadata.group)
+                self._context.out += self._metadata.join_requested(message)
+                self._groups.collect(self._metadata.group)
             case JoinReply():
-                raft.peers.add_contact(message.leader, message.leader_address)
+                self._peers.add_contact(message.leader, message.leader_address)
             case ReassignmentReport():
-                raft.placement.reassignment_reported(message)
-                raft.collect(raft.metadata.group)
+                self._placement.reassignment_reported(message)
+                self._groups.collect(self._metadata.group)
             case TransferLeadership():
-                raft.transfers.request_received(message)
+                self._transfers.request_received(message)
             case ClusterStateRequest():
-                raft.description.request_received(peer, message)
+                self._description.request_received(peer, message)
             case ClusterStateReply():
-                raft.description.reply_received(peer, message)
+                self._description.reply_received(peer, message)
             case RemovedNotice():
-                raft.removal.notice_received(peer, message)
+                self._removal.notice_received(peer, message)
             case _:
                 raise PeerViolation("message", f"{type(message).__name__} is not a message of the Raft fabric")
-
-    def _heartbeat_answered(self, peer: NodeId, message: NodeHeartbeatReply) -> None:
-        raft = self._raft
-        raft.peers.heard(peer, message)
-        for reply in message.groups:
-            group = raft.groups.get(reply.partition)
-            if group is not None:
-                group.heartbeat_answered(raft.now, peer, reply)
-                raft.collect(group)
 
     def _hold_early(self, peer: NodeId, message: GroupMessage, payload: bytearray | None) -> None:
         """Holds a vote request: the peer may have applied a new topic earlier."""

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.cluster.metadata_group import MetadataGroup
+from rostra.fabric.cluster.peer_set import PeerSet
+from rostra.fabric.cluster.removal import Removal
+from rostra.fabric.consensus.group_set import GroupSet
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.links.node_context import NodeContext
+from rostra.fabric.raft.replica_assignments import ReplicaAssignments
 from rostra.fabric.status import REMOVED, ClusterStatus, FollowerStatus, GroupStatus, MemberStatus
+from rostra.model.cluster import CopyState, PlacedPartition
 from rostra.model.ids import NodeId
 
-if TYPE_CHECKING:
-    from rostra.fabric.raft.machine import Raft
 
-
-def status_of(raft: Raft) -> ClusterStatus:
-    voters = raft.metadata.group.config.voters
-    known = [raft.metadata.state.members.get(raft.node, raft.own), *raft.peers.members()]
+def status_of(
+    context: NodeContext, groups: GroupSet, metadata: MetadataGroup[ReplicaAssignments], peers: PeerSet
+) -> ClusterStatus:
+    voters = metadata.group.config.voters
+    known = [metadata.state.members.get(context.node, peers.own), *peers.members()]
     members = tuple(
         MemberStatus(
             member.node,
             member.address,
             member.peer_address,
-            member.node == raft.node or raft.peers.liveness.is_alive(member.node),
+            peers.is_alive(member.node),
             member.node in voters,
         )
         for member in sorted(known, key=lambda member: member.node)
     )
-    groups = tuple(group_status(raft.groups[partition]) for partition in sorted(raft.groups))
-    return ClusterStatus(raft.node, raft.boot, members, groups)
+    described = tuple(group_status(group) for _, group in sorted(groups.replicas.items()))
+    return ClusterStatus(context.node, context.boot, members, described)
 
 
 def group_status(group: RaftGroup) -> GroupStatus:
     log = group.log
     followers = tuple(
         FollowerStatus(peer, str(progress.state), progress.match, progress.next, progress.in_flight_bytes)
-        for peer, progress in sorted(group.replication.progress.items())
+        for peer, progress in sorted(group.sender.progress.items())
     )
     return GroupStatus(
         group.partition,
@@ -55,14 +59,47 @@ def group_status(group: RaftGroup) -> GroupStatus:
     )
 
 
-def problem_of(raft: Raft) -> str:
+def problem_of(removal: Removal, metadata: MetadataGroup[ReplicaAssignments], peers: PeerSet) -> str:
     """Why the node cannot serve with its cluster at the moment; empty if it can."""
-    if raft.removed:
+    if removal.removed:
         return REMOVED
-    if not raft.metadata_loaded:
+    if not metadata.loaded:
         return "the metadata is not loaded yet"
-    if raft.metadata.group.leader is not None:
+    if metadata.group.leader is not None:
         return ""
-    members = raft.peers.members()
-    alive = 1 + sum(raft.peers.is_alive(member.node) for member in members)
+    members = peers.members()
+    alive = 1 + sum(peers.is_alive(member.node) for member in members)
     return f"no leader is elected: {alive} of {1 + len(members)} members are up"
+
+
+def local_partitions(groups: GroupSet, state: ReplicaAssignments) -> tuple[PlacedPartition, ...]:
+    """The partitions that have a replica here, for operators."""
+    return tuple(_placed(group, state) for _, group in sorted(groups.replicas.items()))
+
+
+def _placed(group: RaftGroup, state: ReplicaAssignments) -> PlacedPartition:
+    copies = tuple(
+        CopyState(node, _match(group, node) if group.is_owner else -1, node in group.config.voters)
+        for node in sorted(group.config.members)
+    )
+    log = group.log
+    topic = "" if group.partition == METADATA_PARTITION else group.name
+    owner = group.leader or NodeId(0)
+    return PlacedPartition(
+        topic,
+        group.partition.index,
+        owner,
+        group.term,
+        log.first,
+        log.end,
+        group.commit,
+        copies,
+        state.is_moving(group.partition),
+    )
+
+
+def _match(group: RaftGroup, node: NodeId) -> int:
+    if node == group.node:
+        return group.log.synced
+    progress = group.sender.progress.get(node)
+    return progress.match if progress is not None else -1

@@ -78,6 +78,7 @@ class FaultInjector:
             (plan.skew_every_us, self._skew),
             (plan.split_every_us, self._split),
             (plan.all_power_every_us, self._cut_all_power),
+            (plan.move_every_us, self._move),
         ):
             if every_us:
                 self._schedule(every_us, inject)
@@ -126,6 +127,10 @@ class FaultInjector:
 
     def _cut(self) -> None:
         self._client_network.cut_one(half_open=self._random.random() < self._plan.half_open)
+
+    def _move(self) -> None:
+        if len(self._nodes) > 1:
+            self._client_network.move_one(self._random.randint(1, self._plan.move_us))
 
     def _pause(self) -> None:
         self._random_node().pause(self._random.randint(1, self._plan.pause_us))

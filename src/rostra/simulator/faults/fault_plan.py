@@ -40,6 +40,7 @@ class Fault(StrEnum):
     PEER_LOST = "peer messages lost"
     PEER_DUPLICATED = "peer messages duplicated"
     PEER_REORDERED = "peer messages reordered"
+    PEER_REPLAYED = "peer messages replayed late"
     PEER_SLOW = "peer messages on slow links"
     PEER_BROKEN = "peer links broken"
     ONE_WAY = "peer messages stopped by one-way splits"
@@ -52,6 +53,7 @@ class Fault(StrEnum):
     JOINED = "nodes joined"
     REMOVED = "nodes removed"
     LEFT_DOWN = "nodes left down at healing"
+    MOVED = "clients moved to another node"
 
 
 CLUSTER_FAULTS = tuple(Fault)[list(Fault).index(Fault.PEER_LOST) :]
@@ -114,6 +116,11 @@ class FaultPlan(msgspec.Struct, frozen=True):
     flapping: float
     """Share of splits that open and close every 43 ms."""
     all_power_every_us: int
+    move_every_us: int
+    """How often a client loses its node and must use another one for a while."""
+    move_us: int
+    replay_us: int
+    """How late a copy of a datagram may arrive; zero for none."""
     heartbeat_ms: int
     minority_stays_down: bool
     """Whether only a majority restarts at first when faults end."""
@@ -140,6 +147,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
         quiet = {
             "slow_links": 0,
             "minority_stays_down": False,
+            "replay_us": 0,
             "nodes": 1,
             "joiners": 0,
             "removes": False,
@@ -188,16 +196,20 @@ class FaultPlan(msgspec.Struct, frozen=True):
         return drawn
 
 
+NODES_MAX = 15
+SIZES = (*(3,) * 10, *(4,) * 4, *(5,) * 4, 6, 6, 7, 7, 9, 12, NODES_MAX)
+"""Numbers of nodes to draw from: mostly few, because a seed with more takes longer and reaches less."""
+JOINERS_MAX = 4
 SHAPES = (Fault.ONE_WAY, Fault.HALVES, Fault.ISOLATED, Fault.BRIDGE, Fault.RING)
 
 
 def _draw_nodes(random: Random) -> dict[str, Any]:
     """Draws the part of the plan that concerns several nodes."""
-    nodes = random.choice((3, 3, 3, 3, 3, 4, 4, 5, 5, 6, 7))
+    nodes = random.choice(SIZES)
     streams = random.random() < 0.5
     return {
         "nodes": nodes,
-        "joiners": random.randint(0, nodes - 3),
+        "joiners": random.randint(0, min(nodes - 3, JOINERS_MAX)),
         "removes": nodes > 3 and random.random() < 0.5,
         "streams": streams,
         "peer_loss": 0.0 if streams or random.random() < 0.4 else random.uniform(0.002, 0.08),
@@ -210,6 +222,9 @@ def _draw_nodes(random: Random) -> dict[str, Any]:
         "splits": tuple(random.sample(SHAPES, random.randint(1, len(SHAPES)))),
         "flapping": random.choice((0.0, 0.2, 0.8)),
         "all_power_every_us": int(random.uniform(6, 20) * SECOND_US) if random.random() < 0.3 else 0,
+        "move_every_us": int(random.uniform(1, 5) * SECOND_US) if random.random() < 0.4 else 0,
+        "move_us": random.choice((300, 2_000)) * MS_US,
+        "replay_us": 0 if streams or random.random() < 0.7 else random.choice((2, 15)) * SECOND_US,
         "heartbeat_ms": random.choice((500, 700, 900)),
         "minority_stays_down": random.random() < 0.5,
     }

@@ -224,6 +224,8 @@ class ClientNetwork:
         """Nodes by client address."""
         self.fault_free = True
         self.links: dict[tuple[str, int], SimulatedConnection] = {}
+        self._avoided: dict[tuple[str, Listener], int] = {}
+        """By client and node, until when the node does not answer that client."""
         self._conn = 0
         self._latest_us = 0
         self._low, self._high = plan.delay_us
@@ -259,7 +261,8 @@ class ClientNetwork:
         if not link.client_open or not node.host_up:
             # A host that is down does not answer: the attempt ends by the client's timeout.
             return
-        if not node.listening:
+        avoided = self._avoided.get((link.client.name, node), 0) > self.clock.now_us and not self.fault_free
+        if not node.listening or avoided:
             self.after_delay(link.close_client_end, "connection refused")
             return
         self._conn += 1
@@ -284,6 +287,15 @@ class ClientNetwork:
         intact = [link for link in self.links.values() if not link.cut_off and link.node_open]
         if intact:
             self.random.choice(intact).cut(half_open=half_open)
+
+    def move_one(self, duration_us: int) -> None:
+        """Cuts one connection; its node refuses that client for a while, so that it goes to another one."""
+        intact = [link for link in self.links.values() if not link.cut_off and link.node_open]
+        if intact:
+            link = self.random.choice(intact)
+            self._avoided[link.client.name, link.node] = self.clock.now_us + duration_us
+            link.cut(half_open=False)
+            self.fault_counts.add(Fault.MOVED)
 
     def node_died(self, links: list[SimulatedConnection], *, silently: bool) -> None:
         """Ends the connections of a node: reset after a kill, without notice (`silently`) after a power cut."""

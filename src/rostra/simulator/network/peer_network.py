@@ -19,9 +19,7 @@ from typing import Protocol
 
 from rostra.errors import PeerViolation
 from rostra.fabric.api import Buffer
-from rostra.fabric.flood.messages import Barrier, Records
-from rostra.fabric.raft.messages import AppendEntries, InstallSnapshot, NodeHeartbeat, TimeoutNow
-from rostra.fabric.registry import FABRICS
+from rostra.fabric.registry import FABRICS, FabricKind
 from rostra.model.ids import NodeId
 from rostra.simulator.clock import MS_US, SECOND_US, Clock
 from rostra.simulator.faults.fault_plan import Fault, FaultCounts, FaultPlan
@@ -30,18 +28,15 @@ from rostra.simulator.network.splits import NetworkSplit
 from rostra.simulator.trace import Trace
 from rostra.wire.frames import Dialect, Framed, encode
 
-OBSERVED: frozenset[type[object]] = frozenset(
-    {NodeHeartbeat, AppendEntries, InstallSnapshot, TimeoutNow, Records, Barrier}
-)
 CONNECT_RETRY_US = 200 * MS_US
 STREAM_BREAKS_US = SECOND_US
 """How long a split may hold a stream back before the link breaks."""
+REPLAYED = 0.02
+"""Share of datagrams of which a copy arrives late, where the plan has it."""
 RETRANSMIT_US = 5 * MS_US
 """How long after a split ends a stream retransmits."""
 
 FRAME_BYTES_MAX = 1 << 30
-PEER_KINDS = tuple(kind for fabric in FABRICS.values() for kind in fabric.peer_kinds)
-"""The message kinds of all fabrics, which do not overlap."""
 
 
 class SimulatedPeer(Protocol):
@@ -112,7 +107,7 @@ class PeerNetwork:
         fault_counts: FaultCounts,
         history: History,
         random: Random,
-        peer_kinds: Sequence[type] = PEER_KINDS,
+        kinds: Sequence[FabricKind] = (),
     ) -> None:
         self._clock = clock
         self._trace = trace
@@ -120,7 +115,12 @@ class PeerNetwork:
         self._fault_counts = fault_counts
         self._history = history
         self._random = random
-        self._dialect: Dialect[Framed] = Dialect(peer_kinds, payload_optional=True)
+        # Without a choice, all fabrics: their message kinds do not overlap.
+        chosen = kinds or tuple(FABRICS.values())
+        messages = [message for kind in chosen for message in kind.peer_kinds]
+        self._dialect: Dialect[Framed] = Dialect(messages, payload_optional=True)
+        self._claims = {message: found for kind in chosen for message, found in kind.claims.items()}
+        self._hops = {message: found for kind in chosen for message, found in kind.hops.items()}
         self._low, high = plan.delay_us
         self._spread = high - self._low
         self._nodes: dict[NodeId, SimulatedPeer] = {}
@@ -237,8 +237,11 @@ class PeerNetwork:
 
     def send(self, sender: SimulatedPeer, receiver: NodeId, message: Framed, payload: tuple[Buffer, ...]) -> None:
         own = sender.id
-        if type(message) in OBSERVED:
-            self._observe(own, message)
+        if (claims := self._claims.get(type(message))) is not None:
+            for partition, epoch in claims(message):
+                self._history.saw_leader(partition, epoch, own)
+        elif (hops := self._hops.get(type(message))) is not None:
+            self._history.record_queue_size("hops of a message", hops(message), len(self._nodes))
         wire = self._from[own].get(receiver)
         if wire is None or not wire.up:
             return
@@ -272,6 +275,10 @@ class PeerNetwork:
                 self._fault_counts.add(Fault.PEER_DUPLICATED)
                 again_us = arrival_us + int(random() * 100 * MS_US)
                 clock.at(again_us, self._arrive, wire, frame, 0, 0)
+            if plan.replay_us and random() < REPLAYED:
+                self._fault_counts.add(Fault.PEER_REPLAYED)
+                late_us = arrival_us + int(random() * plan.replay_us)
+                clock.at(late_us, self._arrive, wire, frame, 0, 0)
             if plan.peer_reorder and random() < plan.peer_reorder:
                 arrival_us += int(random() * 60 * MS_US)
         if arrival_us < wire.last_us:
@@ -305,19 +312,6 @@ class PeerNetwork:
 
     def _delay_us(self) -> int:
         return self._low + int(self._random.random() * self._spread)
-
-    def _observe(self, sender: NodeId, message: Framed) -> None:
-        """Records who acts as leader in which term, and the hops of flooded messages."""
-        match message:
-            case NodeHeartbeat():
-                for heartbeat in message.groups:
-                    self._history.saw_leader(heartbeat.partition, heartbeat.term, sender)
-            case AppendEntries() | InstallSnapshot() | TimeoutNow():
-                self._history.saw_leader(message.partition, message.term, sender)
-            case Records() | Barrier():
-                self._history.record_queue_size("hops of a message", message.hops, len(self._nodes))
-            case _:
-                pass
 
     # --- splits ------------------------------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ LARGER_RINGS_SHARE_MIN = 0.7
 SHARE_FROM_SEEDS = 200
 """With fewer seeds chance may draw less."""
 
+LINES_MAX = 50
+"""Lines of progress where there is no terminal for a bar."""
+
 EXIT_CLEAN = 0
 EXIT_VIOLATION = 1
 
@@ -119,11 +122,17 @@ def simulate_overlay(
         disable=not errors.is_terminal,
     ) as progress:
         task = progress.add_task("seeds", total=len(seeds))
+        ended = violated = 0
 
         def done(result: OverlaySeed) -> None:
+            nonlocal ended, violated
+            ended += 1
+            violated += bool(result.violations)
             progress.advance(task)
             if result.violations:
                 progress.update(task, description=f"seeds, [red]{result.seed} violates[/red]")
+            if not errors.is_terminal and ended * LINES_MAX // len(seeds) > (ended - 1) * LINES_MAX // len(seeds):
+                errors.print(f"{ended:,} of {len(seeds):,} seeds, {violated} violated", markup=False, highlight=False)
 
         summary = run_overlay_seeds(seeds, workers=workers or os.cpu_count() or 1, without=switched_off, done=done)
     if output == "json":

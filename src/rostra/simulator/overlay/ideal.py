@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.routing import finger_start
 from rostra.fabric.overlay.state import Overlay
+from rostra.model.ids import NodeId
 from rostra.model.keyspace import Key
 
 SHOWN_MAX = 5
@@ -74,6 +75,22 @@ def largest_gap(overlays: Iterable[Overlay]) -> int:
         joined = sum(one.me != overlay.me and overlay.between(one.me, first) for one in everybody)
         largest = max(largest, lost + joined)
     return largest
+
+
+def acquainted(overlays: Iterable[Overlay]) -> list[set[NodeId]]:
+    """Groups of nodes that can find each other, the largest first: one has the other as neighbour, contact, or on its
+    passive list. Nobody but an operator can bring two groups together."""
+    everybody = list(overlays)
+    groups = {one.me.node: {one.me.node} for one in everybody}
+    for one in everybody:
+        near = (*one.successors, *((one.predecessor,) if one.predecessor else ()))
+        for known in (*near, *one.passive.values(), *one.contacts, *one.detections):
+            mine, theirs = groups[one.me.node], groups.get(known.node)
+            if theirs is not None and theirs is not mine:
+                mine |= theirs
+                groups.update(dict.fromkeys(theirs, mine))
+    distinct = {id(group): group for group in groups.values()}
+    return sorted(distinct.values(), key=lambda group: (-len(group), min(group)))
 
 
 def shown(members: Sequence[Member]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from rostra.fabric.overlay.lookup import Use
+from rostra.fabric.overlay.lookup_state import Use
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import Neighbours, Packet, PredecessorFound
 from rostra.fabric.overlay.state import Overlay
@@ -96,6 +96,7 @@ def count_principals(ring: Sequence[Overlay], lists: Iterable[tuple[Member, Sequ
 
 
 def keeps_promise(
+    ring: dict[NodeId, Overlay],
     nodes: dict[NodeId, Overlay],
     under_way: Iterable[Packet],
     successors_max: int,
@@ -105,20 +106,19 @@ def keeps_promise(
 ) -> bool:
     """Whether a ring, after the crash of a victim, is one that it is promised to survive as.
 
-    Every list, those under way too, keeps a live successor, and enough principals remain.
+    Every list, those under way to any node too, keeps a live successor, and enough principals remain.
     """
-    rest = [one for node, one in nodes.items() if node != victim]
-    ring = in_order(rest)
-    live = {one.me for one in ring}
-    if len(ring) < 2:
+    rest = in_order(one for node, one in ring.items() if node != victim)
+    live = {one.me for one in rest}
+    if len(rest) < 2:
         return False
-    lists = [(one.me, one.successors) for one in ring if one.successors]
+    lists = [(one.me, one.successors) for one in rest if one.successors]
     lists += [arriving for packet in under_way if (arriving := _arriving(packet, nodes)) is not None]
     # The victim's own lists die with it.
     lists = [(begin, listed) for begin, listed in lists if begin.node != victim]
     if any(not any(member in live for member in listed) for _, listed in lists):
         return False
-    return not claimed or count_principals(ring, lists) > successors_max
+    return not claimed or count_principals(rest, lists) > successors_max
 
 
 def _arriving(packet: Packet, nodes: dict[NodeId, Overlay]) -> tuple[Member, tuple[Member, ...]] | None:

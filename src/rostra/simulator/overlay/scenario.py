@@ -12,6 +12,8 @@ from rostra.fabric.overlay.settings import OverlaySettings
 ROUND_US = 1_250_000
 """A round: within it every node has stabilized at least once."""
 
+SPLIT_JOINS_MAX = 4
+
 
 class ChurnScenario(msgspec.Struct, frozen=True):
     nodes: int
@@ -28,6 +30,8 @@ class ChurnScenario(msgspec.Struct, frozen=True):
     """How long the network is split in two; 0 means never."""
     split_by_arc: bool
     """Each side is one arc of the ring, or else the sides are interleaved at random."""
+    split_joins: int
+    """How many of the nodes join during the split and while the rings are unified."""
 
     @property
     def claims_invariants(self) -> bool:
@@ -43,7 +47,8 @@ def draw(random: Random) -> ChurnScenario:
     nodes = round(2 ** random.uniform(2, 6))
     bits = random.choice((8, 16, 32, 64, 64))
     settings = OverlaySettings(bits=bits, successors_max=random.randint(2, 8))
-    quarrelsome = random.random()
+    splits = random.random() < 0.4
+    spare = max(nodes - settings.successors_max - 1, 0)
     return ChurnScenario(
         nodes=nodes,
         settings=settings,
@@ -52,6 +57,7 @@ def draw(random: Random) -> ChurnScenario:
         churn_rounds=random.randint(8, 20),
         crashes=random.choice((0.3, 0.8, 1.5)),
         restarts=random.choice((0.0, 0.1, 0.3)),
-        split_rounds=random.randint(3, 15) if quarrelsome < 0.4 else 0,
+        split_rounds=random.randint(3, 15) if splits else 0,
         split_by_arc=random.random() < 0.5,
+        split_joins=random.randint(0, min(SPLIT_JOINS_MAX, spare)) if splits else 0,
     )

@@ -9,14 +9,23 @@ import xxhash
 
 from rostra.fabric.overlay import join
 from rostra.fabric.overlay.effects import Effect, LookupDone
-from rostra.fabric.overlay.lookups import find
+from rostra.fabric.overlay.lookup import find
 from rostra.fabric.overlay.members import Member
+from rostra.fabric.overlay.ring import remember
 from rostra.fabric.overlay.routing import owns
 from rostra.fabric.overlay.state import Overlay, former_neighbours
 from rostra.model.ids import NodeId
 from rostra.model.keyspace import Key
-from rostra.safeguards import Safeguard, Without
-from rostra.simulator.overlay.ideal import in_order, largest_gap, owner_of, shown, wrong_fingers, wrong_neighbours
+from rostra.safeguards import Without
+from rostra.simulator.overlay.ideal import (
+    acquainted,
+    in_order,
+    largest_gap,
+    owner_of,
+    shown,
+    wrong_fingers,
+    wrong_neighbours,
+)
 from rostra.simulator.overlay.invariants import broken_invariants, keeps_promise, unordered_list
 from rostra.simulator.overlay.network import Network
 from rostra.simulator.overlay.scenario import ROUND_US, ChurnScenario
@@ -26,8 +35,10 @@ LOOKUPS = 12
 CONTACTS = 3
 CHECKED = "list changes with invariants checked"
 SUSPENDED = "list changes during unification"
+NAMED = "contacts named by an operator"
 EVENTS_MAX = 2_000_000
 """Ten times what a seed needs: beyond it, packets beget packets."""
+MAIN_RING = 0
 
 
 class OverlayWorld:
@@ -38,7 +49,7 @@ class OverlayWorld:
     ) -> None:
         self.scenario = scenario
         self.violations: list[str] = []
-        self.counts = dict.fromkeys(("joins", "crashes", "restarts", "splits", CHECKED, SUSPENDED), 0)
+        self.counts = dict.fromkeys(("joins", "crashes", "restarts", "splits", NAMED, CHECKED, SUSPENDED), 0)
         self.rounds_to_heal = 0
         self._random = random
         self._without = without
@@ -50,9 +61,11 @@ class OverlayWorld:
         self._digest = xxhash.xxh3_64()
         self._claimed = False
         self._seen: dict[NodeId, tuple[Member, ...]] = {}
-        self._outside: set[NodeId] = set()
-        """Restarted, and not in the ring of the others yet."""
+        self._ring_of: dict[Member, int] = {}
+        """The ring that each member is or was in. A restarted node begins a ring of its own beside the main ring."""
+        self._rings_begun = MAIN_RING
         self._unifying = False
+        """Whether the main ring is being joined with another one, or lost a member that nobody could keep."""
         self._done: list[LookupDone] = []
 
     @property
@@ -84,13 +97,14 @@ class OverlayWorld:
             self._start_node()
         self._await_neighbours(self.scenario.rounds_to_heal(base), "a ring that only grew")
         self._claimed = self.scenario.claims_invariants
+        self._ring_of = dict.fromkeys((one.me for one in self.nodes.values()), MAIN_RING)
 
     def _churn(self) -> None:
         """The rest joins while others crash and return."""
         scenario, network = self.scenario, self._network
         network.loss, network.duplication = scenario.loss, scenario.duplication
         end_us = network.now_us + scenario.churn_rounds * ROUND_US
-        missing = scenario.nodes - len(self.nodes)
+        missing = scenario.nodes - len(self.nodes) - scenario.split_joins
         for _ in range(missing):
             network.at(network.now_us + int(self._random.uniform(0, 0.6) * (end_us - network.now_us)), self._start_node)
         while network.now_us < end_us and not self.violations:
@@ -113,9 +127,17 @@ class OverlayWorld:
             side = {node: self._random.randint(0, 1) for node in ring}
         self._network.side = {node: side.get(node, 0) for node in self.nodes}
         self._trace(f"split {sorted(side.items())}")
+        begin_us, end_us = self._network.now_us, self._network.now_us + self.scenario.split_rounds * ROUND_US
+        for _ in range(self.scenario.split_joins):
+            # Some join a side of the split, some the rings that are being unified.
+            self._network.at(self._random.randint(begin_us, end_us + 2 * ROUND_US), self._start_node)
         self._pass(self.scenario.split_rounds)
         self._network.side = {}
         self._trace("healed")
+        # Each side may have lost more than a ring survives as one; claimed again as soon as there is one ring.
+        self._ring_of = dict.fromkeys((one.me for one in self.nodes.values()), MAIN_RING)
+        self._claimed, self._unifying = self.scenario.claims_invariants, True
+        self._pass(2)
 
     def _rest(self) -> None:
         """No more faults: neighbours must be right within the promised rounds, then fingers, then lookups."""
@@ -123,11 +145,7 @@ class OverlayWorld:
         network.loss = network.duplication = 0.0
         settings = self.scenario.settings
         self._offer_contacts()
-        rounds = self.scenario.rounds_to_heal(largest_gap(self.nodes.values()))
-        if self.scenario.split_rounds:
-            # Each round tries one lost member; the first that lives again may be the last that is tried.
-            rounds += settings.passive_max
-        self._await_neighbours(rounds, "after all faults")
+        self._await_neighbours(self.scenario.rounds_to_heal(largest_gap(self.nodes.values())), "after all faults")
         if self.violations:
             return
         # Every finger is looked up once within as many rounds as there are fingers.
@@ -140,11 +158,17 @@ class OverlayWorld:
             self._judge_lookups()
 
     def _offer_contacts(self) -> None:
-        """An operator names others to nodes that could not join because all their contacts are dead."""
-        for overlay in [one for one in self.nodes.values() if not one.joined]:
-            if not any(contact.node in self.nodes for contact in overlay.contacts):
-                contacts = [one.me for one in in_order(self.nodes.values())]
-                overlay.contacts = tuple(self._random.sample(contacts, min(CONTACTS, len(contacts))))
+        """An operator names a member to nodes that know nobody who lives: all their contacts, or all that were their
+        neighbours before a restart, are dead, and so are all that knew them."""
+        for group in acquainted(self.nodes.values())[1:]:
+            overlay = self.nodes[min(group)]
+            named = self._random.choice([one.me for one in in_order(self.nodes.values()) if one.me.node not in group])
+            self.counts[NAMED] += 1
+            self._trace(f"an operator names {named} to {overlay.me}")
+            if overlay.joined:
+                remember(overlay, named)
+            else:
+                overlay.contacts = (named,)
 
     def _await_neighbours(self, rounds: int, when: str) -> None:
         wrong: list[str] = []
@@ -187,11 +211,16 @@ class OverlayWorld:
         now_us = self._network.now_us
         contacts = [one.me for one in in_order(self.nodes.values())]
         if contacts:
+            first = self._random.choice(contacts)
+            side = self._network.side
+            if side:
+                side[node] = side[first.node]
+                contacts = [contact for contact in contacts if side[contact.node] == side[node]]
             chosen = tuple(self._random.sample(contacts, min(CONTACTS, len(contacts))))
             join.join(overlay, now_us, chosen)
             self.counts["joins"] += 1
         else:
-            join.found(overlay, now_us)
+            join.create(overlay, now_us)
         self._trace(f"start {me}")
         self._network.start(overlay)
 
@@ -208,7 +237,6 @@ class OverlayWorld:
                 self._trace(f"crash {self.nodes[node].me}")
                 self._crashed[node] = self._network.crash(node)
                 self._seen.pop(node, None)
-                self._outside.discard(node)
                 self.counts["crashes"] += 1
         self._check(None)
 
@@ -218,23 +246,18 @@ class OverlayWorld:
         me = before.me
         now_us = self._network.now_us
         random = Random(self._random.getrandbits(64))
-        if Safeguard.RESTART_ALONE in self._without and before.joined:
-            overlay = Overlay(me, self.scenario.settings, random, self._without)
-            join.restart(overlay, now_us, ())
-            overlay.predecessor, overlay.successors = before.predecessor, before.successors
+        me = Member(me.key, node, me.boot + 1)
+        overlay = Overlay(me, self.scenario.settings, random, self._without)
+        if before.joined:
+            join.restart(overlay, now_us, former_neighbours(before))
         else:
-            me = Member(me.key, node, me.boot + 1)
-            overlay = Overlay(me, self.scenario.settings, random, self._without)
-            former = former_neighbours(before)
-            if before.joined:
-                join.restart(overlay, now_us, former)
-            else:
-                # It never was a member: it joins as if for the first time.
-                contacts = tuple(one.me for one in in_order(self.nodes.values()))
-                join.join(overlay, now_us, contacts[:CONTACTS])
+            # It never was a member: it joins as if for the first time.
+            contacts = tuple(one.me for one in in_order(self.nodes.values()))
+            join.join(overlay, now_us, contacts[:CONTACTS])
         self._trace(f"restart {me}")
         if overlay.lone:
-            self._outside.add(node)
+            self._rings_begun += 1
+            self._ring_of[me] = self._rings_begun
         self._network.start(overlay)
         self._check(overlay)
 
@@ -261,38 +284,55 @@ class OverlayWorld:
             wrong = unordered_list(overlay)
             if wrong is not None:
                 self.violations.append(wrong)
-            self._follow_restarts(overlay)
+            self._follow_rings(overlay)
             self._seen[overlay.me.node] = overlay.successors
-        if self._claimed and not self.violations and not self._unifying:
+        if not self._claimed or self.violations:
+            return
+        if self._unifying:
+            self.counts[SUSPENDED] += 1
+            self._unifying = bool(self._broken()) or not self._keeps_promise()
+        else:
             self.counts[CHECKED] += 1
             self.violations += self._broken()[:VIOLATIONS_MAX]
 
     def _keeps_promise(self, victim: NodeId | None = None, *, claimed: bool = True) -> bool:
-        under_way, successors_max = self._network.under_way(), self.scenario.settings.successors_max
-        return keeps_promise(self.nodes, under_way, successors_max, victim=victim, claimed=claimed)
+        """Whether the main ring, after the loss of a node, is one that it is promised to survive as."""
+        if claimed and victim is not None and not self._in_main_ring(self.nodes[victim]):
+            return True
+        ring, under_way = self.nodes, self._network.under_way()
+        if claimed:
+            ring = {node: one for node, one in ring.items() if self._in_main_ring(one)}
+            under_way = (packet for packet in under_way if self._ring_of.get(packet.sender) == MAIN_RING)
+        successors_max = self.scenario.settings.successors_max
+        return keeps_promise(ring, self.nodes, under_way, successors_max, victim=victim, claimed=claimed)
+
+    def _in_main_ring(self, overlay: Overlay) -> bool:
+        return self._ring_of.get(overlay.me) == MAIN_RING
 
     def _broken(self) -> list[str]:
-        """A node that restarted is a ring of its own until it has joined."""
-        ring = [one for one in self.nodes.values() if one.successors or one.me.node not in self._outside]
+        ring = [one for one in self.nodes.values() if self._in_main_ring(one)]
         return broken_invariants(ring, self.scenario.settings.successors_max)
 
-    def _follow_restarts(self, overlay: Overlay) -> None:
-        """The invariants are those of one ring with unique keys. They rest while restarted nodes that met each other
-        first, or were the contact of a new one, are a ring beside the others', until the two are one."""
-        node = overlay.me.node
-        if not overlay.joined and self._seen.get(node):
-            # It left its place because of its key. Zave's ids are unique.
-            self._unifying = True
-        if self._unifying:
-            self.counts[SUSPENDED] += self._claimed
-            if not self._broken() and self._keeps_promise():
-                self._unifying = False
-                self._outside = {node for node in self._outside if not self.nodes[node].successors}
-        elif overlay.successor is not None:
-            if overlay.successor.node in self._outside:
+    def _follow_rings(self, overlay: Overlay) -> None:
+        """Notes which ring a node is in. The invariants are those of one ring with unique keys: they rest while the
+        main ring is being joined with a ring that restarted nodes formed, and when a member had to leave its place to
+        another with the same key and the rest is less than what a ring is promised to survive as."""
+        before = self._seen.get(overlay.me.node)
+        if not overlay.joined:
+            if before and self._claimed and not self._keeps_promise():
                 self._unifying = True
-            else:
-                self._outside.discard(node)
+            return
+        successor = overlay.successor
+        theirs = self._ring_of.get(successor) if successor is not None else None
+        if theirs is None:
+            return
+        mine = self._ring_of.get(overlay.me)
+        if mine is None or not before:
+            self._ring_of[overlay.me] = theirs
+        elif mine != theirs:
+            both = (mine, theirs)
+            self._ring_of = {member: min(both) if ring in both else ring for member, ring in self._ring_of.items()}
+            self._unifying = self._unifying or MAIN_RING in both
 
     def _told(self, overlay: Overlay, effect: Effect) -> None:
         if isinstance(effect, LookupDone):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -35,14 +36,15 @@ def run_papers(
     errors = Console(stderr=True)
     results: list[tuple[Paper, Result]] = []
     for paper in chosen:
-        begin_s = time.monotonic()
+        begin_s, begin_cpu_s = time.monotonic(), _cpu_s()
         result = _measure(paper, workers or os.cpu_count() or 1, errors)
         results.append((paper, result))
         if output == "table":
             Console().print(screen_table(paper, result))
         missed = sum(not row.passed for row in result.rows)
         verdict_text = "within the tolerance" if not missed else f"{missed} figures outside the tolerance"
-        errors.print(f"{paper.name}: {verdict_text}, {time.monotonic() - begin_s:.0f} s", style="red" if missed else "")
+        spent = f"{time.monotonic() - begin_s:.0f} s, {_cpu_s() - begin_cpu_s:.0f} s of CPU, {_peak_gib():.1f} GiB"
+        errors.print(f"{paper.name}: {verdict_text}, {spent}", style="red" if missed else "", highlight=False)
     if output == "json":
         _write_lines(as_json(results))
     if parquet is not None:
@@ -50,6 +52,18 @@ def run_papers(
     if write is not None:
         write_page(Path(write), results, PAPERS.values())
     return EXIT_PASSED if all(result.passed for _, result in results) else EXIT_MISSED
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and of those that it waited for."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def _peak_gib() -> float:
+    """Most memory that one process has had so far."""
+    peaks = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return max(peaks) * 1024 / 2**30
 
 
 def _measure(paper: Paper, workers: int, errors: Console) -> Result:

@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from random import Random
 
-from rostra.fabric.overlay.lookup import Lookup, Use, advance, finish, retreat
-from rostra.fabric.overlay.lookups import answer_to
+from rostra.fabric.overlay.lookup import answer_find_predecessor
+from rostra.fabric.overlay.lookup_state import Lookup, Use, advance, finish, retreat
 from rostra.fabric.overlay.members import Member
 from rostra.fabric.overlay.messages import CloserNode, FindPredecessor
 from rostra.fabric.overlay.settings import OverlaySettings
@@ -59,7 +59,7 @@ def walk(origin: Overlay, key: Key, nodes: dict[NodeId, Overlay]) -> Lookup:
             if not retreat(lookup, excluded_max):
                 break
             continue
-        answer = answer_to(asked, FindPredecessor(key, lookup.excluded))
+        answer = answer_find_predecessor(asked, FindPredecessor(key, lookup.excluded))
         if isinstance(answer, CloserNode):
             if not advance(lookup, answer.member, mask):
                 break

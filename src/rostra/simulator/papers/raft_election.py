@@ -12,10 +12,10 @@ from random import Random
 import msgspec
 
 from rostra.fabric.api import Echo, FabricEffect, Now, Persist, Recovered, Send
-from rostra.fabric.raft.consensus.hard_state import GroupConfig, GroupConfigAt, HardState
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
-from rostra.fabric.raft.consensus.roles import Role
-from rostra.fabric.raft.messages import GroupMessage
+from rostra.fabric.consensus.hard_state import GroupConfig, GroupConfigAt, HardState
+from rostra.fabric.consensus.messages import GroupMessage
+from rostra.fabric.consensus.raft_group import RaftGroup
+from rostra.fabric.consensus.roles import Role
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.model.ids import NodeId, Partition, PartitionIndex, TopicId
 from rostra.safeguards import ALL_ON, Safeguard, Without

@@ -12,11 +12,11 @@ from itertools import takewhile
 
 from xxhash import xxh3_64_intdigest
 
-from rostra.errors import BatchRejected
+from rostra.errors import BatchRejected, RostraError
 from rostra.fabric.api import (
-    Accepted,
     AcksAll,
     Append,
+    BatchOffsets,
     Committed,
     Covered,
     Drop,
@@ -38,9 +38,9 @@ from rostra.fabric.api import (
     Truncate,
     WriteFailed,
 )
-from rostra.fabric.raft.consensus.raft_group import RaftGroup
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.consensus.raft_group import RaftGroup
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION
 from rostra.fabric.status import ClusterStatus
 from rostra.model.batch import HEADER_BYTES, Buffer, Flag, base_offset, batch_length, last_offset
 from rostra.model.check import check_stored
@@ -53,7 +53,7 @@ MAGIC = b"RST1"
 FLAGS_AT = 60
 COMPACTABLE = int(Flag.KEYS | Flag.OFFSET_DELTAS)
 DAMAGED = 0
-IGNORED = frozenset({Send, SetTimer, Sync, Read, LogLine, Persist, Accepted})
+IGNORED = frozenset({Send, SetTimer, Sync, Read, LogLine, Persist})
 """Frequent effects that the observer does not need."""
 
 
@@ -103,8 +103,18 @@ class FabricObserver:
         effects = self._fabric.step(now, given)
         if type(given) is WriteFailed:
             self._cut_shadow(given.partition, given.offset)
-        if not effects:
-            return effects
+        if effects:
+            self._observe(effects)
+        return effects
+
+    def propose(
+        self, now: Now, partition: Partition, batch: bytearray, owner_flags: int = 0
+    ) -> tuple[BatchOffsets | RostraError, list[FabricEffect]]:
+        result, effects = self._fabric.propose(now, partition, batch, owner_flags)
+        self._observe(effects)
+        return result, effects
+
+    def _observe(self, effects: list[FabricEffect]) -> None:
         for effect in effects:
             if type(effect) in IGNORED:
                 continue
@@ -139,7 +149,6 @@ class FabricObserver:
         if metadata is not None and metadata.commit > self._metadata_commit:
             self._metadata_commit = metadata.commit
             self._committed(METADATA_PARTITION, metadata.commit)
-        return effects
 
     def _track_sync(self, given: FabricInput) -> None:
         synced_offsets = self._history.synced_offsets

@@ -13,10 +13,11 @@ from rostra.fabric.flood.machine import Flood
 from rostra.fabric.flood.settings import FloodSettings
 from rostra.model.ids import NodeId, Partition
 from rostra.simulator.clients.applications import PublisherApplication, ShortLivedPublisher, SubscriberApplication
+from rostra.simulator.clients.pattern_subscriber import PatternSubscriber
 from rostra.simulator.clock import MS_US, SECOND_US, random_for
 from rostra.simulator.faults.fault_plan import Fault
 from rostra.simulator.world.simulated_node import SimulatedNode
-from rostra.simulator.world.world import HEAL_US, POLL_US, PUBLISH_UNTIL_US, RECORDS_IN_CLUSTER, World
+from rostra.simulator.world.world import POLL_US, World
 from rostra.wire.messages import Acks
 
 T = TypeVar("T")
@@ -105,6 +106,15 @@ class FloodSubscriber(SubscriberApplication):
         ]
 
 
+class FloodPatternSubscriber(PatternSubscriber):
+    """A pattern subscriber that must reach the end, and nothing more.
+
+    Topics have other ids at another node, so a client that changes its node gets their records from the first one on.
+    """
+
+    checked = False
+
+
 class FloodWorld(World):
     """A seed of the flood fabric. Its topics are created by publishing to them."""
 
@@ -123,9 +133,15 @@ class FloodWorld(World):
         for number in range(publishers):
             acks: Acks = random.choice(("all", "all", "owner", "none") if number else ("all", "owner"))
             client = self.client(f"p{number}", random)
-            records = RECORDS_IN_CLUSTER * 3 // 2 // publishers
+            records = self.bounds.records_in_cluster * 3 // 2 // publishers
             publisher = PublisherApplication(
-                client, random_for(self.seed, client.name), names, PUBLISH_UNTIL_US, acks, records, FirstChoice()
+                client,
+                random_for(self.seed, client.name),
+                names,
+                self.bounds.publish_until_us,
+                acks,
+                records,
+                FirstChoice(),
             )
             self.publishers.append(publisher)
             self._start_at(200 * MS_US + number, publisher)
@@ -133,13 +149,22 @@ class FloodWorld(World):
             visits = random_for(self.seed, "visits")
             death = random_for(self.seed, "deaths of visitors")
             new_client = lambda name: self.client(name, visits)  # noqa: E731
-            short_lived = ShortLivedPublisher(self.client("v", random), visits, names, HEAL_US, new_client, death)
+            short_lived = ShortLivedPublisher(
+                self.client("v", random), visits, names, self.bounds.heal_us, new_client, death
+            )
             self._start_at(250 * MS_US, short_lived)
         for number in range(2):
             client = self.client(f"s{number}", random)
-            subscriber = FloodSubscriber(client, random_for(self.seed, client.name), names, HEAL_US)
+            subscriber = FloodSubscriber(client, random_for(self.seed, client.name), names, self.bounds.heal_us)
             self.subscribers.append(subscriber)
             self._start_at(300 * MS_US + number, subscriber)
+
+        pattern_random = random_for(self.seed, "gathering")
+        if pattern_random.random() < 0.5:
+            client = self.client("g", pattern_random)
+            pattern_subscriber = FloodPatternSubscriber(client, pattern_random, self.bounds.heal_us)
+            self.pattern_subscribers.append(pattern_subscriber)
+            self._start_at(310 * MS_US, pattern_subscriber)
 
     def _read_final_state(self) -> None:
         super()._read_final_state()
@@ -156,7 +181,7 @@ class FloodWorld(World):
         for node in self.members:
             if isinstance(node, FloodNode) and node.flood is not None:
                 for partition, end in sorted(ends.items()):
-                    if not node.flood.has(partition, end):
+                    if not node.flood.topics.has(partition, end):
                         history.unsettled.append(f"{node.name} lacks records of {partition}, which ends at {end}")
         for subscriber in self.subscribers:
             assert isinstance(subscriber, FloodSubscriber)

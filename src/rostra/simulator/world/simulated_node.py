@@ -67,8 +67,8 @@ from rostra.fabric.api import (
     Trim,
     Truncate,
 )
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION, ClusterMember
 from rostra.fabric.raft.machine import Raft
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, ClusterMember
 from rostra.fabric.raft.settings import RaftSettings
 from rostra.log.facts import LogSettings
 from rostra.log.store import Store

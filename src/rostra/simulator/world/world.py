@@ -2,17 +2,17 @@
 
 Theory of operation. Everything in a seed runs on one thread, on the virtual time of one `Clock`; every random decision
 comes from generators that are seeded by the seed and a purpose, so a seed always takes the same course. The life of a
-seed:
+seed, whose times are in `WorldBounds`:
 
 1. Build: the seed draws a `FaultPlan` (which faults, how often, how many nodes), settings with small bounds, the nodes,
    and the client applications. Nodes and clients are the production state machines; the clock, the networks and the
    disks are simulated.
 2. Run under faults: for the first second nothing fails, so that nodes elect leaders and clients connect. Then the
-   `FaultInjector` injects the faults of the plan until `HEAL_US`. Nodes may join and one may be removed meanwhile.
+   `FaultInjector` injects the faults of the plan until `heal_us`. Nodes may join and one may be removed meanwhile.
 3. Heal: all faults end. In half of the seeds only a random majority restarts at first, and a `LivenessProbe` must
    change metadata and write to every partition with a majority within ten election timeouts. Then all nodes restart.
 4. Converge: publishers finish their records, then the world runs until no client waits for a reply, every subscription
-   is at the end of its partitions and every node is caught up, or until `CONVERGE_US` has passed. In every second seed
+   is at the end of its partitions and every node is caught up, or until `converge_us` has passed. In every second seed
    the power of all nodes is cut once more after that.
 5. Read the final state: a `FinalReader` per node reads all that the node owns over the wire, and the log files of all
    nodes are read from the simulated disks.
@@ -26,7 +26,8 @@ from collections.abc import Callable
 from random import Random
 
 from rostra.client.core.options import Options
-from rostra.fabric.raft.metadata.metadata_state import METADATA_PARTITION, REPLICAS_DEFAULT
+from rostra.fabric.cluster.metadata_entries import METADATA_PARTITION
+from rostra.fabric.raft.replica_assignments import REPLICAS_DEFAULT
 from rostra.model.ids import NodeId, Partition, is_internal
 from rostra.safeguards import ALL_ON, Without
 from rostra.simulator.clients.applications import (
@@ -51,27 +52,13 @@ from rostra.simulator.history import GroupHistory, History
 from rostra.simulator.network.client_network import ClientNetwork
 from rostra.simulator.network.peer_network import PeerNetwork
 from rostra.simulator.trace import Trace
+from rostra.simulator.world.bounds import WorldBounds
 from rostra.simulator.world.fabric_observer import committed_batches, read_logs
 from rostra.simulator.world.settings import raft_settings_for, settings_for
 from rostra.simulator.world.simulated_node import SimulatedNode, member
 from rostra.wire.messages import Acks, TopicSettings
 
-CALM_US = SECOND_US
-"""Time without faults after the first election: topics are created and clients connect."""
-HEAL_US = 25 * SECOND_US
-CONVERGE_US = 50 * SECOND_US
-END_US = 30 * SECOND_US
-PUBLISH_UNTIL_US = 29 * SECOND_US
-EXTRA_TIME_US = 25 * SECOND_US
-OPERATIONS_WANTED = 320
 POLL_US = 100 * MS_US
-PROGRESS_ELECTIONS = 10
-"""A majority must serve again within this many election timeouts."""
-RECORDS = 900
-RECORDS_IN_CLUSTER = 320
-"""Fewer than for one node, because each record is replicated."""
-GROUP_SHARE = 0.25
-"""Share of the seeds that have a consumer group."""
 STABLE_US = 3 * SECOND_US
 """Longer than a member lease, so that crashed members have expired."""
 
@@ -102,9 +89,11 @@ class World:
         plan: FaultPlan | None = None,
         *,
         nodes: int = 0,
+        bounds: WorldBounds | None = None,
     ) -> None:
         self.seed = seed
-        self.clock = Clock()
+        self.bounds = bounds or WorldBounds()
+        self.clock = Clock(self.bounds.events_max)
         self.trace = Trace(self.clock, show)
         self.fault_counts = FaultCounts()
         self.plan = plan or FaultPlan.draw(random_for(seed, "swarm"))
@@ -150,6 +139,7 @@ class World:
         raft_settings = raft_settings_for(self.plan, random)
         nodes: list[SimulatedNode] = []
         founders = self.plan.nodes - self.plan.joiners
+        founding = tuple(member(one) for one in range(1, founders + 1))
         for number in range(1, self.plan.nodes + 1):
             node = self.node_type(
                 number,
@@ -166,7 +156,7 @@ class World:
             )
             node.client_network, node.peer_network = self.client_network, self.peer_network
             if number <= founders:
-                node.founders = tuple(member(one) for one in range(1, founders + 1))
+                node.founders = founding
             else:
                 node.founders = ()
                 node.join = tuple(member(one).peer_address for one in random.sample(range(1, number), 2))
@@ -223,17 +213,23 @@ class World:
             for name in names
         }
         topic_admin = TopicAdminApplication(
-            self.client("keeper", random), random_for(self.seed, "keeper"), names, HEAL_US, settings
+            self.client("keeper", random), random_for(self.seed, "keeper"), names, self.bounds.heal_us, settings
         )
         self._start_at(5 * MS_US, topic_admin)
         publishers = random.randint(2, 3 if many else 4)
-        records = (RECORDS_IN_CLUSTER if many else RECORDS) // publishers
+        records = (self.bounds.records_in_cluster if many else self.bounds.records) // publishers
         for number in range(publishers):
             acks: Acks = random.choice(("all", "all", "owner", "none") if number else ("all", "owner"))
             client = self.client(f"p{number}", random)
             strength_random = random_for(self.seed, f"strength of {client.name}")
             publisher = PublisherApplication(
-                client, random_for(self.seed, client.name), names, PUBLISH_UNTIL_US, acks, records, strength_random
+                client,
+                random_for(self.seed, client.name),
+                names,
+                self.bounds.publish_until_us,
+                acks,
+                records,
+                strength_random,
             )
             self.publishers.append(publisher)
             self._start_at(200 * MS_US + number, publisher)
@@ -241,43 +237,51 @@ class World:
             visits = random_for(self.seed, "visits")
             death = random_for(self.seed, "death")
             new_client = lambda name: self.client(name, visits)  # noqa: E731
-            short_lived = ShortLivedPublisher(self.client("v", random), visits, names, HEAL_US, new_client, death)
+            short_lived = ShortLivedPublisher(
+                self.client("v", random), visits, names, self.bounds.heal_us, new_client, death
+            )
             self._start_at(250 * MS_US, short_lived)
         for number in range(2 if many else random.randint(2, 3)):
             client = self.client(f"s{number}", random)
-            subscriber = SubscriberApplication(client, random_for(self.seed, client.name), names, HEAL_US)
+            subscriber = SubscriberApplication(client, random_for(self.seed, client.name), names, self.bounds.heal_us)
             self.subscribers.append(subscriber)
             self._start_at(300 * MS_US + number, subscriber)
         pattern_random = random_for(self.seed, "gathering")
         if pattern_random.random() < 0.5:
-            pattern_subscriber = PatternSubscriber(self.client("g", pattern_random), pattern_random, HEAL_US)
+            pattern_subscriber = PatternSubscriber(
+                self.client("g", pattern_random), pattern_random, self.bounds.heal_us
+            )
             self.pattern_subscribers.append(pattern_subscriber)
             self._start_at(310 * MS_US, pattern_subscriber)
         self._add_group_members(names)
         for number in range(random.randint(1, 2) if many else 0):
             client = self.client(f"r{number}", random)
-            concurrent_admin = ConcurrentTopicAdmin(client, random_for(self.seed, client.name), ["m0", "m1"], HEAL_US)
+            concurrent_admin = ConcurrentTopicAdmin(
+                client, random_for(self.seed, client.name), ["m0", "m1"], self.bounds.heal_us
+            )
             self._start_at(400 * MS_US + number, concurrent_admin)
         if self.plan.removes:
             choice = random_for(self.seed, "removing")
             self.leaving_node = choice.choice(self.nodes)
-            begins_us = choice.randint(6 * SECOND_US, HEAL_US - 3 * SECOND_US)
+            begins_us = choice.randint(6 * SECOND_US, self.bounds.heal_us - 3 * SECOND_US)
             client = self.client("steward", random)
-            operator = Operator(client, choice, self.leaving_node.id, begins_us, HEAL_US, is_allowed=self._may_remove)
+            operator = Operator(
+                client, choice, self.leaving_node.id, begins_us, self.bounds.heal_us, is_allowed=self._may_remove
+            )
             self._start_at(500 * MS_US, operator)
             self.clock.at(begins_us, self._await_removal, operator)
 
     def _add_group_members(self, topics: list[str]) -> None:
         """Adds the members of one consumer group, in some of the seeds."""
         random = random_for(self.seed, "members")
-        if random.random() >= GROUP_SHARE:
+        if random.random() >= self.bounds.group_share:
             return
         group = self.history.groups["g"] = GroupHistory("g", random.sample(topics, random.randint(1, len(topics))))
         for number in range(random.randint(1, 3)):
             client = self.client(f"h{number}", random)
             new_client = lambda name: self.client(name, random)  # noqa: E731
             member = GroupMemberApplication(
-                client, random_for(self.seed, client.name), group.topics, HEAL_US, group, new_client
+                client, random_for(self.seed, client.name), group.topics, self.bounds.heal_us, group, new_client
             )
             self.group_members.append(member)
             self._start_at(350 * MS_US + number, member)
@@ -320,19 +324,23 @@ class World:
         joining = random_for(self.seed, "joining")
         for node in self.nodes[founders:]:
             self.injector.hold_back(node)
-            self.clock.at(joining.randint(self.election_us + CALM_US, HEAL_US // 2), self.injector.join, node)
+            self.clock.at(
+                joining.randint(self.election_us + self.bounds.calm_us, self.bounds.heal_us // 2),
+                self.injector.join,
+                node,
+            )
 
     def run(self) -> None:
         clock = self.clock
         self.start()
-        self.until(self.election_us + CALM_US)
+        self.until(self.election_us + self.bounds.calm_us)
         self.injector.begin()
-        self.until(HEAL_US)
+        self.until(self.bounds.heal_us)
         self._heal()
         self._publish_until_enough()
         # `acks=owner` is sent before the followers have the record: reading right after the last one would see less.
-        self.until(max(END_US, clock.now_us + SECOND_US))
-        while not self._has_converged() and clock.now_us < HEAL_US + CONVERGE_US:
+        self.until(max(self.bounds.end_us, clock.now_us + SECOND_US))
+        while not self._has_converged() and clock.now_us < self.bounds.heal_us + self.bounds.converge_us:
             self.until(clock.now_us + POLL_US)
         self._record_final_positions()
         if self.seed % 2 and self.plan.syncs:
@@ -377,7 +385,7 @@ class World:
         limit_us = self.clock.now_us + self._election_limit_us()
         for publisher in self.publishers:
             # Publishers must still run after healing, however long it takes, to reach the wanted operations.
-            publisher.ends_us = max(publisher.ends_us, limit_us + EXTRA_TIME_US)
+            publisher.ends_us = max(publisher.ends_us, limit_us + self.bounds.extra_time_us)
         client = self.client("herald", random, [node.address for node in alive], self._election_limit_us() // 1000)
         probe = LivenessProbe(client, random, partitions, limit_us)
         probe.begin()
@@ -388,11 +396,11 @@ class World:
 
     def _publish_until_enough(self) -> None:
         """Lets publishers continue after healing until the seed has enough operations."""
-        until_us = self.clock.now_us + EXTRA_TIME_US
+        until_us = self.clock.now_us + self.bounds.extra_time_us
         for publisher in self.publishers:
             publisher.ends_us = until_us
-        self.until(PUBLISH_UNTIL_US)
-        while self.history.operations < OPERATIONS_WANTED and self.clock.now_us < until_us:
+        self.until(self.bounds.publish_until_us)
+        while self.history.operations < self.bounds.operations_wanted and self.clock.now_us < until_us:
             self.until(self.clock.now_us + POLL_US)
         for publisher in self.publishers:
             publisher.ends_us = self.clock.now_us
@@ -461,7 +469,7 @@ class World:
         return all(node.listening and node.is_caught_up() for node in self.members)
 
     def _election_limit_us(self) -> int:
-        return PROGRESS_ELECTIONS * self.nodes[0].raft_settings.election_timeout_ms_max * 1000
+        return self.bounds.elections * self.nodes[0].raft_settings.election_timeout_ms_max * 1000
 
     def _record_final_positions(self) -> None:
         self.history.unsettled += self._pending_calls()

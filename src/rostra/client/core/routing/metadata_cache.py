@@ -237,7 +237,12 @@ class MetadataCache:
         if target is not None:
             route.epoch = max(route.epoch, reported.epoch)
             owner = self._links.link_to(now_us, reported.owner) if reported.owner else None
-            self._attach(now_us, route, target, owner)
+            unreachable = owner is None and bool(reported.owner)
+            self._attach(now_us, route, target, route.owner_link if unreachable else owner)
+            if unreachable:
+                # The owner is in its backoff: readers go on, publishers that are registered there wait.
+                self._mark_stale(now_us, route)
+                route.retry_at_us = max(route.retry_at_us, self._links.retry_at_us(reported.owner))
         elif route.stale:
             # No owner is known, or it is in its backoff: another node may know better.
             if not reported.known:

@@ -1,1 +1,0 @@
-"""The metadata group: members, topics and replica placement as one replicated state."""

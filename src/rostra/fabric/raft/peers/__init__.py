@@ -1,1 +1,0 @@
-"""The other nodes: links, heartbeats, liveness, removal."""

@@ -1,1 +1,0 @@
-"""The replicas on this node: which groups run here, leadership transfer, reassignment."""

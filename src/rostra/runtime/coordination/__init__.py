@@ -1,0 +1,1 @@
+"""The session of a node with a coordination service."""

@@ -1,0 +1,1 @@
+"""Real ZooKeeper servers on this host, for tests and demos."""
