@@ -163,6 +163,7 @@ def rounds_of_death(place: Path, spark: Standalone, brokers: Cluster[ProcessNode
     assert not list((place / "lake.rostra").glob("runs/*/staging/**/*.parquet")), "files of attempts are deleted"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("format", ["parquet", "delta"])
 @pytest.mark.requirement("PL-10:exactly-once")
 def test_whatever_is_killed_the_lake_holds_what_was_acknowledged_once_and_has_one_writer(

@@ -121,7 +121,8 @@ class PeerSet:
 
     def name_of(self, node: NodeId) -> str:
         """The name of a node for errors: its own, else its address for clients, else its id."""
-        known = next((member for member in (self.own, *self.members()) if member.node == node), None)
+        known = self.own if node == self._context.node else None
+        known = known or next((member for member in self.members() if member.node == node), None)
         return text(node) if known is None else known.name or known.address
 
     def is_alive(self, node: NodeId) -> bool:

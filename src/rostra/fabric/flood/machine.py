@@ -102,10 +102,9 @@ from rostra.fabric.flood.origin_recovery import OriginRecovery
 from rostra.fabric.flood.producer_barriers import ProducerBarriers
 from rostra.fabric.flood.receiver import DAMAGED, Receiver
 from rostra.fabric.flood.ring import MEMBERS, Ring
-from rostra.fabric.flood.ring_description import RingDescription
+from rostra.fabric.flood.ring_description import RingDescription, status_of
 from rostra.fabric.flood.ring_links import RingLinks
 from rostra.fabric.flood.settings import HEARTBEAT_TIMER, FloodSettings
-from rostra.fabric.flood.status import status_of
 from rostra.fabric.flood.topics import TOPIC, FloodTopics
 from rostra.fabric.status import REMOVED, ClusterStatus
 from rostra.model.batch import stamp

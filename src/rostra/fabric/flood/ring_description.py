@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import msgspec
 
 from rostra.fabric.api import Described, Send
 from rostra.fabric.flood.ack_ring import AckRing
 from rostra.fabric.flood.context import FloodContext
-from rostra.fabric.flood.messages import ENTRIES_PER_MESSAGE, RingStateReply, RingStateRequest
+from rostra.fabric.flood.messages import ENTRIES_PER_MESSAGE, RingMember, RingStateReply, RingStateRequest
 from rostra.fabric.flood.ring import Ring
 from rostra.fabric.flood.ring_links import RingLinks
+from rostra.fabric.status import ClusterStatus, MemberStatus
 from rostra.model.cluster import ClusterState, CopyState, NodeState, PlacedPartition, RingState
 from rostra.model.ids import NodeId
 
@@ -140,3 +143,14 @@ class RingDescription:
             )
             for _, member in sorted(self._ring.members.items())
         )
+
+
+def status_of(
+    node: NodeId, boot: int, members: Iterable[RingMember], is_alive: Callable[[NodeId], bool]
+) -> ClusterStatus:
+    """A ring has no voters; every member counts."""
+    found = tuple(
+        MemberStatus(member.node, member.address, member.peer_address, is_alive(member.node), True)
+        for member in sorted(members, key=lambda member: member.node)
+    )
+    return ClusterStatus(node, boot, found, ())

@@ -65,6 +65,8 @@ class CreatedFile:
         self._files = files
         self._path = path
         self._written = f"{_holder()} {os.urandom(8).hex()}".encode()
+        self._closing = threading.Lock()
+        self._released = False
         try:
             files.create(path, self._written)
         except FileExistsError:
@@ -76,8 +78,13 @@ class CreatedFile:
             raise LakeChanged(self._files.root, f"{self._path} was removed")
 
     def release(self) -> None:
-        if self._files.size(self._path) is not None and self._files.read(self._path) == self._written:
-            self._files.delete(self._path)
+        # The end of a query and the next writer of this process may both release it.
+        with self._closing:
+            if self._released:
+                return
+            if self._files.size(self._path) is not None and self._files.read(self._path) == self._written:
+                self._files.delete(self._path)
+            self._released = True
 
 
 def _holder() -> str:

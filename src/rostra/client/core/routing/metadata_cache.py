@@ -55,7 +55,6 @@ class MetadataCache:
     ) -> None:
         self._links = links
         self._no_owner = no_owner
-        """Called when a node reports that a partition has no owner."""
         self._requests = requests
         self._backoff = backoff
         self._create = create
