@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import rostra
 import rostra.blocking
+import rostra.spark
 import rostra.testing
 from rostra import errors
 from rostra.errors import RostraError
@@ -91,7 +92,7 @@ def _import(node: ast.Import | ast.ImportFrom, code: str) -> str:
 
 def _uses(code: str, name: str) -> bool:
     # `import rostra` is not needed next to `import rostra.blocking` unless a name of its own is used.
-    own = r"(?!\.(?:blocking|testing))" if name == "rostra" else ""
+    own = r"(?!\.(?:blocking|testing|spark))" if name == "rostra" else ""
     return re.search(rf"\b{re.escape(name)}\b{own}", code) is not None
 
 
@@ -127,7 +128,11 @@ def _testing(told: list[Example]) -> Iterator[str]:
 
 def _spark() -> Iterator[str]:
     yield "## rostra.spark\n"
-    yield "`rostra.spark.session()` returns a Spark session that reads topics; [Spark](spark.md) has its examples.\n"
+    yield "Topics as a data source of Spark; [Spark](spark.md) has the options and further examples.\n"
+    for example in examples("spark_topics"):
+        for name in example.names:
+            yield from _described(f"rostra.spark.{name}", getattr(rostra.spark, name))
+        yield f"```python\n{example.source}```\n"
 
 
 def _errors() -> Iterator[str]:

@@ -95,7 +95,7 @@ class Removal:
         if message.node != self._context.node or (members and all(peer != member.node for member in members)):
             return
         self._context.out.append(self._log_line())
-        self._context.out += self._metadata.refuse_all(MemberRemoved(self._peers.name_of(self._context.node)))
+        self._context.out += self._metadata.refuse_all(self._error())
         for partition, group in self._groups.replicas.items():
             group.removed = True
             if group.is_owner:
@@ -110,17 +110,16 @@ class Removal:
     def _log_line(self) -> LogLine:
         return LogLine("error", "this node was removed from its cluster", {"node": self._context.node})
 
+    def _error(self) -> MemberRemoved:
+        return MemberRemoved(self._peers.name_of(self._context.node))
+
     def refuse(self, given: FabricInput) -> list[FabricEffect]:
         """Refuses a request; redirects publishes to the nodes that have the partitions."""
         match given:
             case ProposeTopic() | ProposeDrop() | ProposeSettings() | Confirm() | RemoveNode() | Describe():
-                return [Refused(given.token, MemberRemoved(self._peers.name_of(self._context.node)))]
+                return [Refused(given.token, self._error())]
             case TransferOwnership():
-                return (
-                    [Refused(given.token, MemberRemoved(self._peers.name_of(self._context.node)))]
-                    if given.token
-                    else []
-                )
+                return [Refused(given.token, self._error())] if given.token else []
             case PrepareStop():
                 return [StopPrepared()]
             case (
