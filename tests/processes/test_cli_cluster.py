@@ -103,8 +103,14 @@ def test_a_partition_is_transferred_to_the_member_named_by_its_address(
             return cluster.owner("orders/eu", 1) is node
 
         cluster.wait_until(transferred, f"{node.address} to own the partition")
-    whole = cli.run("cluster", "transfer", "orders/eu", cluster[1].address)
-    assert [row["owner"] for row in whole.rows] == [members[cluster[1].address]] * 2
+
+    def all_transferred() -> bool:
+        whole = cli.run("cluster", "transfer", "orders/eu", cluster[1].address)
+        # On a slow machine the member may not catch up in time; an operator then repeats the command.
+        assert whole.code == 0 or "try again" in whole.err, whole.err
+        return [row["owner"] for row in whole.rows] == [members[cluster[1].address]] * 2
+
+    cluster.wait_until(all_transferred, "every partition to be transferred")
 
 
 def test_the_printed_command_adds_a_node_and_remove_waits_for_the_removal(
